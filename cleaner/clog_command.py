@@ -19,9 +19,8 @@ def main() -> None:
         if e.name != "clog.cli" or other is None:
             raise
         raise SystemExit(
-            f"error: {other} belongs to another package named clog, and hides this one\n"
-            "next: pip uninstall clog (this one is called pyspark-clog), or give each an"
-            " environment of its own"
+            f"error: {other} belongs to another package named clog, which hides this one\nnext:"
+            " pip uninstall clog (this one is called pyspark-clog), or use separate environments"
         ) from None
     run()
 

@@ -1,4 +1,6 @@
-"""The benchmarks' harness: it runs, and its tables say what was found. Nothing is timed here."""
+"""The benchmarks' harness: it runs, and its tables show what was measured. Nothing is
+timed here.
+"""
 
 import json
 import subprocess
@@ -65,7 +67,7 @@ def test_every_scenario_has_what_the_harness_asks_of_it(harness):
 
 
 def test_a_ratio_is_taken_within_each_round(harness):
-    """Twice as fast in each round is 2, even where rounds differ; less time is better."""
+    """Twice as fast in each round is 2, even if rounds differ; less time is better."""
     from harness.results import ratios
 
     faster = row("clog", [10, 100, 1000])
@@ -75,8 +77,8 @@ def test_a_ratio_is_taken_within_each_round(harness):
 
 
 def test_a_call_of_ours_is_compared_by_name(harness):
-    """As the README's table does where a faster call than `format("clog")` is there; where that was
-    not measured there is no ratio, not another row's.
+    """As in the README's table if a faster call than `format("clog")` exists; if that was not
+    measured there is no ratio, not another row's.
     """
     from harness.results import pair
 
@@ -89,7 +91,7 @@ def test_a_call_of_ours_is_compared_by_name(harness):
 
 
 def test_what_fell_since_the_last_release(harness):
-    """A ratio that is more than a tenth lower than it was; a row that is new, or gone, is none."""
+    """A ratio that is more than a tenth lower than before; a new or removed row is none."""
     from harness.results import fallen
 
     def of(sink, clean):
@@ -126,7 +128,7 @@ def test_pictures_are_the_same_for_the_same_results(harness, tmp_path):
 
 
 def test_the_readme_has_the_table_of_the_results(harness):
-    """Nobody edits a figure by hand, or forgets to bring it up to date."""
+    """No figure is edited by hand, or left outdated."""
     from harness.readme import BEGIN, END, table
     from harness.results import load
 
@@ -137,7 +139,7 @@ def test_the_readme_has_the_table_of_the_results(harness):
 
 @pytest.mark.nightly
 def test_the_page_of_benchmarks_is_the_one_of_the_results(harness, tmp_path):
-    """`docs/benchmarks.md` has every figure, remark and description as they are today."""
+    """`docs/benchmarks.md` has every current figure, remark and description."""
     from harness.report import write_docs
 
     write_docs(BENCHMARKS / "results", tmp_path)
@@ -157,8 +159,8 @@ def test_the_index_names_every_scenario_and_every_part(harness):
 
 
 def test_writers_who_combine_share_a_log_in_virtual_time(harness):
-    """Sixteen get half as much again as racing, nobody waits for long; the same
-    seed makes the same run.
+    """Sixteen get half as much again as racing, nobody waits for long; the same seed gives the same
+    run.
     """
     from harness.crowd import Crowd, measure
 
@@ -200,8 +202,8 @@ def test_who_is_far_away_is_not_kept_out_where_versions_come_fast(harness):
 
 
 def test_beside_a_cleaner_and_a_slow_author_nobody_waits_for_long(harness):
-    """Who has requests of a second waits for some of them only; a round of the
-    cleaner ends, though more is posted than it deletes one by one.
+    """A writer whose requests take a second waits for only some of them; a round of the cleaner
+    ends, though more is posted than it deletes one by one.
     """
     from harness.crowd import Crowd, measure
 

@@ -1,4 +1,4 @@
-"""What is in deploy/ is checked by the tools it is for, and against the command line."""
+"""The contents of deploy/ are checked by the tools they are for, and against the command line."""
 
 import logging
 import re
@@ -109,7 +109,7 @@ def test_the_chart_is_valid(given):
 
 
 def test_the_chart_makes_the_manifests():
-    """Its cleaner is the one that stands beside it, and so is its CronJob."""
+    """Its cleaner is the one beside it, and so is its CronJob."""
     made = rendered(()) | rendered(CHART_OPTIONS["by schedule"][:1])
     plain = [one for path in MANIFESTS for one in yaml.safe_load_all(path.read_text())]
     assert made == {(one["kind"], one["metadata"]["name"]): one for one in plain}
@@ -135,8 +135,8 @@ def test_the_unit_is_valid(tmp_path):
 
 
 def test_who_restarts_asks_whether_the_process_goes_on():
-    """Liveness is /healthz, which one bad log or a store that is away does not turn red; /readyz,
-    which they do, starts nothing again, and holds neither an update nor the metrics up.
+    """Liveness is /healthz, which one bad log or an unavailable store does not turn red; /readyz,
+    which they do, restarts nothing, and delays neither an update nor the metrics.
     """
     deployment, service = {}, {}
     for document in yaml.safe_load_all((DEPLOY / "kubernetes" / "cleaner.yaml").read_text()):

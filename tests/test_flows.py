@@ -23,7 +23,7 @@ FILES_MAX = {
     "pass": 38,
     "idle round": 24,
 }
-"""Ceilings, which only ever become lower (STYLE.md, *Shape*)."""
+"""Ceilings, which are only ever lowered (STYLE.md, *Shape*)."""
 IDLE_CALLS_MAX = 700
 """How many calls of the product's functions a round may take that finds nothing to do: most of a
 daemon's rounds are such.
@@ -82,10 +82,10 @@ def flows(tmp_path_factory):
 
 @pytest.mark.parametrize("flow", FILES_MAX)
 def test_a_flow_stays_in_few_files(flows, flow):
-    """Who follows a flow opens so many files, and no more than before."""
+    """Following a flow opens this many files, and no more than before."""
     assert len(flows[flow]) <= FILES_MAX[flow], sorted(flows[flow])
 
 
 def test_an_idle_round_takes_few_calls(flows):
-    """A cleaner that found nothing to do asks again with little work."""
+    """A cleaner that found nothing to do looks again with little work."""
     assert flows["next idle round"].total() <= IDLE_CALLS_MAX

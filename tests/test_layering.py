@@ -35,7 +35,9 @@ def loaded_after(statement: str) -> set[str]:
 
 
 def test_the_contracts_hold():
-    """storage knows nobody, cleaner and connector stand on it, outside libraries have one door."""
+    """storage imports nobody, cleaner and connector build on it, outside libraries have
+    one door.
+    """
     assert len(SETTINGS["contracts"]) == 9
     # In a process of its own: the linter configures logging, and so silences every logger there is.
     run = subprocess.run(
@@ -122,6 +124,6 @@ def test_no_pyspark_comes_with(package):
 
 
 def test_looking_the_data_source_up_is_cheap():
-    """Spark imports every `pyspark_*` module in a cold process: no filesystem, no Parquet yet."""
+    """Spark imports every `pyspark_*` module in a fresh process: no filesystem, no Parquet yet."""
     loaded = loaded_after("import pyspark_clog")
     assert not loaded & {"fsspec", "s3fs", "botocore", "pandas", "click", "rich", "xxhash"}

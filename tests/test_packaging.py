@@ -1,4 +1,6 @@
-"""The wheel holds the three packages and the module by which Spark finds them, and nothing else."""
+"""The wheel contains the three packages and the module by which Spark finds them, and
+nothing else.
+"""
 
 import importlib.metadata
 import importlib.util
@@ -79,6 +81,22 @@ def test_the_wheel_carries_license_entry_point_and_types(wheel):
 
 
 @needs_hatchling
+def test_no_link_of_the_description_is_relative(wheel):
+    """A package index shows the README without the repository around it."""
+    (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    shown = wheel.read(metadata).decode().partition("\n\n")[2]
+    readme = (ROOT / "README.md").read_text()
+    links, written = (re.findall(r"\]\(([^)]*)\)", text) for text in (shown, readme))
+    assert len(links) == len(written)
+    assert [link for link in links if not link.startswith("https://")] == []
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    for kind, path in re.findall(rf"\]\({source}/(\w+)/main/([^)#]+)", shown):
+        is_picture = path.endswith((".svg", ".png"))
+        assert kind == ("tree" if (ROOT / path).is_dir() else "raw" if is_picture else "blob")
+        assert (ROOT / path).exists(), path
+
+
+@needs_hatchling
 def test_an_unpacked_wheel_imports(wheel, tmp_path):
     """From a folder that is not the repository, without the editable install."""
     wheel.extractall(tmp_path)
@@ -97,7 +115,7 @@ def test_an_unpacked_wheel_imports(wheel, tmp_path):
 
 
 def test_the_distribution_is_installed_under_its_own_name():
-    """`clog` on PyPI is somebody else's."""
+    """`clog` on PyPI belongs to someone else."""
     assert importlib.metadata.version("pyspark-clog")
     requires = importlib.metadata.requires("pyspark-clog")
     mandatory = {r.split(">")[0] for r in requires if "extra ==" not in r}
@@ -149,7 +167,7 @@ def test_another_package_of_the_name_is_told(tmp_path):
 
 
 def test_workflows_run_what_was_looked_at():
-    """A tag of somebody else's action can be moved; a commit cannot."""
+    """A tag of a foreign action can be moved; a commit cannot."""
     used = [
         line.split("uses:")[1].strip()
         for path in (ROOT / ".github/workflows").glob("*.yml")

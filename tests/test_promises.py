@@ -34,8 +34,16 @@ def test_each_rule_and_step_exists():
             assert re.search(rf"\b{step}\b", specified), f"{promise}: {step}"
 
 
+def test_each_code_names_what_it_holds():
+    """One of its rules or steps at least; else a reader of the code would not learn of it."""
+    for promise, rules, steps, code, *_ in ROWS:
+        names = re.findall(r"[A-Z]\d+", f"{rules} {steps}")
+        text = (ROOT / code.strip("`")).read_text()
+        assert not names or re.search(rf"\b({'|'.join(names)})\b", text), f"{promise}: {code}"
+
+
 def test_each_place_exists():
-    """Files, and the functions that stand behind `::`; no promise is without code and test."""
+    """Files, and the functions after `::`; no promise is without code and test."""
     for promise, _, _, *cells in ROWS:
         assert cells[0], promise
         assert cells[1], promise

@@ -44,7 +44,9 @@ NOT_FOR_USERS = {
 }
 """What the cleaner and the connector build on; the docstring of each says so."""
 MADE_BY_CLOG = {"Log", "Following", "NamedReader", "Table", "Transaction", "BatchTransaction"}
-"""Nobody calls their constructors: they come from `Log.create`, `Log.open` and other methods."""
+"""Their constructors are not called by users: they come from `Log.create`, `Log.open` and other
+methods.
+"""
 CALLED_BY_SPARK = {"ClogDataSource"}
 """Users hand the class to Spark, which alone calls its methods."""
 
@@ -111,7 +113,7 @@ def test_signatures():
 
 
 def test_further_parameters_are_keywords_with_defaults():
-    """What was added to the contract can be left out, and never gets in the way of a position."""
+    """What was added to the contract can be left out, and never changes a position."""
     for name in SIGNATURES[Log]:
         for parameter in inspect.signature(getattr(Log, name)).parameters.values():
             if parameter.kind is parameter.KEYWORD_ONLY:
@@ -155,7 +157,7 @@ def test_fields_of_results():
 
 
 def test_the_schema_of_what_is_read():
-    """Record batches have these columns in this order, also where there is nothing to read."""
+    """Record batches have these columns in this order, also if there is nothing to read."""
     log = Log.create("memory://clog-public-api/schema", clock=ManualClock())
     log.append([{"key": "a", "value": "1"}])
     expected = {
@@ -191,7 +193,7 @@ def test_what_is_not_exported_is_not_there():
 
 
 def test_exports_load_arrow_only_when_asked():
-    """Spark's cold processes import the errors; Arrow waits until one of its names is used."""
+    """Spark's fresh processes import the errors; Arrow waits until one of its names is used."""
     code = (
         "import sys, clog.storage as s; before = 'pyarrow' in sys.modules; s.READ_SCHEMA;"
         "print(before, 'pyarrow' in sys.modules, 'fsspec' in sys.modules)"
@@ -279,7 +281,7 @@ DEFINED = sorted(
 
 
 def test_what_a_signature_mentions_is_exported():
-    """Whoever reads the signature of something public can import every type in it."""
+    """A reader of a public signature can import every type in it."""
     known = set(exported())
     assert len(DEFINED) > 50
     found = {name: unexported(name, known) for name in DEFINED if name != "Appendable"}

@@ -59,9 +59,8 @@ def candidates(rows: int, keys: int, memory_bytes: int) -> dict[str, tuple[int, 
     full = OffsetMap(memory_bytes=full_bytes)
     assert usual.put(hashes, offsets) == full.put(hashes, offsets) == rows
     assert usual.entries == full.entries == distinct
-    print(
-        f"{rows} rows, {distinct} keys; filled {usual.utilization:.2f} and {full.utilization:.2f}"
-    )
+    shares = [distinct / each.slots for each in (usual, full)]
+    print(f"{rows} rows, {distinct} keys; filled {shares[0]:.2f} and {shares[1]:.2f}")
 
     def put(target: OffsetMap) -> None:
         target.clear()

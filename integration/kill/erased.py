@@ -53,7 +53,7 @@ AT_A_LOOK = 2
 """So many receipts that came since the look before are verified while all stand still."""
 VERIFIERS, TRIES = 4, 3
 """How many run at once, and how often: the network is hostile to them, too."""
-LATE = "that were to be deleted"
+LATE = "whose deletion was due"
 """A cleaner that has to start again is hours late, by a clock on which a day takes some minutes."""
 
 

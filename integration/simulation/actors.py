@@ -425,7 +425,7 @@ class Sink(Producer):
 
 def is_reordered(error: InvalidInputError) -> bool:
     """Whether an append was refused for a strategy that was altered meanwhile."""
-    return "strategy was altered" in str(error)
+    return "strategy was changed" in str(error)
 
 
 def denied(intent, error) -> None:

@@ -148,7 +148,7 @@ def test_ceph_with_versions_is_refused(ceph_rgw):
     keeps_versions(url, options)
     with pytest.raises(UnsupportedFilesystemError, match="versioning was switched on"):
         log.append([{"key": "b", "value": "2"}])
-    with pytest.raises(UnsupportedFilesystemError, match="answered success to a second create"):
+    with pytest.raises(UnsupportedFilesystemError, match="reported success for a second create"):
         log.append([{"key": "c", "value": "3"}])
     assert len(rows_in(Log.open(url, storage_options=options).read())) == 2
 
@@ -201,7 +201,7 @@ def test_a_server_that_overwrites_is_refused(server, endpoint, request):
     with pytest.raises(UnsupportedFilesystemError) as raised:
         store.create("a", b"1")
     assert endpoint in str(raised.value)
-    assert "answered success to a second create of the same object" in str(raised.value)
+    assert "reported success for a second create of the same object" in str(raised.value)
     assert "test-" not in str(raised.value).replace(url, "")
     assert list(store.list("")) == []
     assert list(store.list_temporary("")) == []
@@ -211,7 +211,7 @@ def test_a_single_writer_may_use_it(rclone_s3):
     """With a warning, and a look before each create."""
     url, options = rclone_s3
     store = open_store(url, options, single_writer=True)
-    with pytest.warns(RuntimeWarning, match="without an exclusive create"):
+    with pytest.warns(RuntimeWarning, match="without exclusive create"):
         store.create("a", b"1")
     with pytest.raises(ObjectExistsError):
         store.create("a", b"2")

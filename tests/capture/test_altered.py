@@ -31,8 +31,8 @@ PARTED = (
     ],
 )
 def test_a_value_is_the_newest_whatever_the_table_was_like(shop, before, after):
-    """H-C3: how values are stored, and old rows sent, changes nothing of the rows there; what was
-    not sent is taken of the same transaction, not of the log, which is older.
+    """H-C3: how values are stored, and old rows sent, changes nothing in the existing rows; what
+    was not sent is taken from the same transaction, not from the log, which is older.
     """
     shop.sql(
         "create table t (id int primary key, n int, big text)",
@@ -59,7 +59,9 @@ def test_a_value_is_the_newest_whatever_the_table_was_like(shop, before, after):
     ],
 )
 def test_values_that_are_written_otherwise_are_loaded_anew(shop, made, change, caplog):
-    """H-C10: a label of an enum, a column of a composite: no row is rewritten, and all are."""
+    """H-C10: a label of an enum, a column of a composite: no row is rewritten in the table, but all
+    are in the log.
+    """
     first = "'sad'" if "enum" in made else "row('a', 1)"
     shop.sql(
         f"create type kind as {made}",
@@ -69,7 +71,7 @@ def test_values_that_are_written_otherwise_are_loaded_anew(shop, made, change, c
     shop.capture()
     shop.sql(f"alter type kind {change}")
     shop.capture()
-    assert "written otherwise" in caplog.text
+    assert "written differently" in caplog.text
     shop.check(columns="id, v::text, array(select unnest(w)::text)")
     caplog.clear()
     shop.sql("alter type kind add value 'new'" if "enum" in made else "comment on type kind is 'x'")
@@ -87,7 +89,7 @@ def test_values_that_are_written_otherwise_are_loaded_anew(shop, made, change, c
     ],
 )
 def test_our_publication_sends_all_again(shop, change):
-    """Somebody altered it, for good, or for a time that nobody saw."""
+    """It was altered permanently, or for a time that nobody noticed."""
     shop.sql(
         *TABLE,
         "create table p (id int primary key, v int) partition by range (id)",
@@ -148,7 +150,7 @@ def test_a_publication_that_sent_less_for_a_time(shop, made, off, on):
 def test_a_publication_without_the_key_is_refused(shop):
     """The application could not update; and the log would have no key."""
     shop.sql(*TABLE, "create publication p for table t (v)")
-    with pytest.raises(InvalidInputError, match="columns of the key of public"):
+    with pytest.raises(InvalidInputError, match="all key columns of public"):
         shop.capture(publication="p")
 
 
@@ -158,19 +160,19 @@ def test_a_publication_without_the_key_is_refused(shop):
         ("create unlogged table t2 partition of t for values from (100) to (200)", "unlogged"),
         (
             "create unique index c on t1 (code); alter table t1 replica identity using index c",
-            "another replica identity",
+            "a replica identity",
         ),
     ],
 )
 def test_partitions_whose_changes_do_not_come_are_refused(shop, partition, why):
-    """H-C7, H-C11: the table has a key, and its log would go wrong without a word."""
+    """H-C7, H-C11: the table has a key, and its log would silently be wrong."""
     shop.sql(*PARTED, partition, "insert into t values (1, 1, 1)")
     with pytest.raises(InvalidInputError, match=rf"t[12] of public\.t .*{why}.*--exclude"):
         shop.capture()
 
 
 def test_no_cut_lacks_what_came_without_a_message(shop, monkeypatch):
-    """H-C9: before each cut the catalogue is asked, and not every few seconds alone."""
+    """H-C9: the catalogue is read before each cut, not only every few seconds."""
     from clog.bridge.postgres import following
 
     monkeypatch.setattr(following, "_LOOK_MS", 1 << 40)
@@ -187,7 +189,9 @@ def test_no_cut_lacks_what_came_without_a_message(shop, monkeypatch):
 
 @pytest.mark.parametrize("nth", [2, 3])
 def test_a_catalogue_that_changes_while_it_is_read(shop, monkeypatch, nth):
-    """H-C10: what it says of a table is of one moment, or that its rows were rewritten is lost."""
+    """H-C10: what it says about a table is of one moment, or a rewrite of its rows would
+    be missed.
+    """
     from clog.bridge.postgres.source import Queries
 
     shop.sql(*TABLE)
@@ -219,7 +223,9 @@ def test_a_catalogue_that_changes_while_it_is_read(shop, monkeypatch, nth):
     ],
 )
 def test_a_table_that_changes_before_it_is_read(shop, monkeypatch, change):
-    """H-C17: once it was rewritten it is empty to the snapshot, which is older; all begins anew."""
+    """H-C17: after a rewrite it is empty in the snapshot, which is older; everything
+    starts again.
+    """
     from clog.bridge.postgres import capturing
 
     shop.sql(*TABLE)
@@ -238,8 +244,8 @@ def test_a_table_that_changes_before_it_is_read(shop, monkeypatch, change):
 
 @pytest.mark.parametrize("is_written", [False, True])
 def test_a_log_that_was_restored_from_a_copy_is_loaded_anew(shop, tmp_path, is_written, caplog):
-    """It lacks what the newest cut had, and the stream has nothing of that any more; also where
-    others have written to it since. Killed before, there is no cut, and it is loaded later.
+    """It lacks what the newest cut had, and the stream no longer has it; also if others have
+    written to it since. If killed before, there is no cut, and it is loaded later.
     """
     from clog.bridge.postgres import capturing
 
@@ -262,7 +268,7 @@ def test_a_log_that_was_restored_from_a_copy_is_loaded_anew(shop, tmp_path, is_w
         for _ in range(2):
             with pytest.raises(RuntimeError):
                 shop.capture()
-    with pytest.raises(CommitConflictError, match="no cut yet"):
+    with pytest.raises(CommitConflictError, match="no consistent cut yet"):
         snapshot(shop.url)
     shop.capture()
     assert "restored from an older copy" in caplog.text
@@ -270,7 +276,7 @@ def test_a_log_that_was_restored_from_a_copy_is_loaded_anew(shop, tmp_path, is_w
 
 
 def test_a_log_that_is_gone_is_made_again(shop):
-    """Its table is loaded; the others go on."""
+    """Its table is loaded; the others continue."""
     shop.sql(*TABLE, "create table u (id int primary key)")
     shop.capture()
     shutil.rmtree(f"{shop.url}/public.t")
@@ -281,7 +287,7 @@ def test_a_log_that_is_gone_is_made_again(shop):
 
 @pytest.mark.parametrize("columns", ["present int, present_ text", "present text"])
 def test_a_key_whose_columns_are_named_as_ours(shop, columns):
-    """All columns are in the key, and the value's only one has a name that is free."""
+    """All columns are in the key, and the value's only one has a free name."""
     names = ", ".join(part.split()[0] for part in columns.split(", "))
     shop.sql(f"create table t ({columns}, primary key ({names}))")
     shop.sql("insert into t values (" + ", ".join("1" for _ in columns.split(", ")) + ")")
@@ -316,7 +322,7 @@ def test_names_with_dots_are_told_apart(shop):
 
 
 def test_a_table_that_is_not_there_is_not_loaded_anew(shop):
-    """A name that is written wrong is told, not passed over."""
+    """A misspelt name is an error, not ignored."""
     shop.sql(*TABLE)
     shop.capture()
     with pytest.raises(InvalidInputError, match=r"--reload.*public\.tt"):
@@ -324,7 +330,7 @@ def test_a_table_that_is_not_there_is_not_loaded_anew(shop):
 
 
 def test_times_of_the_server_end_no_session(shop):
-    """Whatever the database says of idle ones."""
+    """Whatever the database reports about idle ones."""
     shop.sql(*TABLE)
     shop.sql(f"alter database {shop.postgres.name} set idle_session_timeout = 1")
     shop.capture()
@@ -333,7 +339,7 @@ def test_times_of_the_server_end_no_session(shop):
 
 
 def test_a_replica_identity_that_changes_stops_in_words(shop):
-    """H-C7: while it is followed, too; the old rows that come since have other columns."""
+    """H-C7: also while it is followed; the old rows that arrive since have other columns."""
     shop.sql(
         "create table t (id int primary key, code int not null unique)",
         "insert into t values (1, 1), (2, 2)",
@@ -352,7 +358,7 @@ def test_a_replica_identity_that_changes_stops_in_words(shop):
 
 
 def test_a_column_that_is_added_while_it_is_followed(shop):
-    """Its first values come with what describes it, which has no position of its own."""
+    """Its first values come together with its description, which has no position of its own."""
     shop.sql(*TABLE)
     with shop.followed() as told:
         shop.postgres.until(lambda: told and told[-1].position)
@@ -396,8 +402,8 @@ def test_who_locks_a_table_holds_nothing_up(shop, monkeypatch, locked, publicati
 
 @pytest.mark.parametrize("held", ["insert into t values (9, 9)", "lock table t"])
 def test_what_waits_for_others_can_be_stopped(shop, held, monkeypatch, caplog):
-    """The slot is made once a transaction ends, the table published once its lock goes; whose
-    transactions are waited for is told.
+    """The slot is created once a transaction ends, the table is published once its lock is
+    released; the message names whose transactions are waited for.
     """
     from clog.bridge.postgres import capturing
 
@@ -407,7 +413,7 @@ def test_what_waits_for_others_can_be_stopped(shop, held, monkeypatch, caplog):
     holder.cursor().execute(held)
     stopped = shop.capture(on_progress=told.append, should_stop=lambda: len(told) > 3)
     assert stopped.position is None
-    assert "wait until transactions have ended" in caplog.text
+    assert "waits for open transactions to end:" in caplog.text
     if "insert" in held:
         assert f": process {holder.info.backend_pid}" in caplog.text
     assert shop.postgres.query("select 1 from pg_replication_slots") == []
@@ -426,7 +432,7 @@ def test_a_table_that_can_be_no_log_is_named(shop, columns):
 
 
 def test_a_name_that_is_long_has_a_folder(shop):
-    """Of characters that a URL has three times as long."""
+    """Of characters that take three times as many in a URL."""
     name = "ш" * 31
     shop.sql(f"create schema {name}", f"create table {name}.{name} (id int primary key)")
     shop.sql(f"insert into {name}.{name} values (1)")
@@ -459,5 +465,5 @@ def test_what_is_common_needs_no_other_look(shop, caplog, change):
         for i in range(10, 15):
             shop.sql(change, f"insert into t values ({i}, {i})")
             shop.postgres.until(lambda i=i: any(row["id"] == i for row in shop.rows()))
-    assert "looking at its tables again" not in caplog.text
+    assert "checking its tables again" not in caplog.text
     shop.check()

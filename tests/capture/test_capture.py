@@ -56,7 +56,7 @@ def test_all_tables_are_there_at_one_cut(postgres, url):
     ],
 )
 def test_a_malformed_address_shows_no_password(dsn, url):
-    """However it was written; it says how to write one."""
+    """In whatever way it was written; the error says how to write one."""
     pytest.importorskip("psycopg2")
     with pytest.raises(InvalidInputError, match="postgres://USER@HOST") as e:
         capture(dsn, url, once=True)

@@ -1,4 +1,6 @@
-"""What PostgreSQL does, or leaves out, that a capture must not get wrong: each on a real server."""
+"""What PostgreSQL does, or leaves out, that a capture must handle correctly: each on a
+real server.
+"""
 
 import shutil
 from pathlib import Path
@@ -22,7 +24,7 @@ BIG = "repeat(md5({}::text), 200)"
 
 
 def toast(shop, *more):
-    """A table with a large value outside of its row."""
+    """A table with a large value stored outside its row."""
     shop.sql(
         "create table t (id int primary key, n int, big text)",
         "alter table t alter big set storage external",
@@ -32,7 +34,7 @@ def toast(shop, *more):
 
 
 def test_200_tables_in_one_transaction(shop):
-    """H-C1: there is no bound below the number of tables; all are at one cut."""
+    """H-C1: the number of tables has no lower bound; all are at one cut."""
     shop.sql(*(f"create table t{i} (id int primary key, v int)" for i in range(200)))
     shop.capture()
     shop.sql(
@@ -46,7 +48,7 @@ def test_200_tables_in_one_transaction(shop):
 
 
 def test_an_unchanged_value_moves_with_its_key(shop):
-    """H-C3: of the old key's row, in the log or in the same group; also twice in a row."""
+    """H-C3: from the old key's row, in the log or in the same group; also twice in a row."""
     toast(shop)
     shop.capture()
     shop.sql(
@@ -89,7 +91,7 @@ def test_a_full_identity_still_leaves_values_out(shop):
 
 
 def test_a_value_that_is_nowhere_stops(shop):
-    """H-C3: it is never null. Somebody has deleted the row from the log."""
+    """H-C3: it is never null. The row was deleted from the log."""
     toast(shop)
     shop.capture()
     shop.log().append([{"key": 1, "value": None}])
@@ -108,7 +110,7 @@ def test_a_value_that_is_nowhere_stops(shop):
     ],
 )
 def test_a_table_without_a_usable_key_is_refused_before_it_is_published(shop, table):
-    """H-C6, H-C8: the application's updates go on; with `events` inserts alone are taken."""
+    """H-C6, H-C8: the application's updates continue; with `events` only inserts are taken."""
     shop.sql(table, "create table u (id int primary key, v int)")
     with pytest.raises(InvalidInputError, match=r"public\.t \(.*--events"):
         shop.capture()
@@ -129,7 +131,7 @@ def test_a_table_without_a_usable_key_is_refused_before_it_is_published(shop, ta
 
 
 def test_the_key_is_the_replica_identity(shop):
-    """H-C7: that of an index, and a change of it stops in words."""
+    """H-C7: that of an index, and a change of it stops with a message."""
     shop.sql(
         "create table t (id int primary key, code text not null unique, v int)",
         "alter table t replica identity using index t_code_key",
@@ -158,7 +160,7 @@ def test_the_key_is_the_replica_identity(shop):
     ],
 )
 def test_rows_that_change_without_a_message_are_loaded_anew(shop, change, why, caplog):
-    """H-C9, H-C10: the catalogue's numbers tell, with changes after it or without any."""
+    """H-C9, H-C10: the catalogue's numbers show it, with changes after it or without any."""
     shop.sql(
         "create table t (id int primary key, v int, g int generated always as (id * 2) stored)",
         "insert into t values (1, 1), (2, 2)",
@@ -178,7 +180,7 @@ def test_rows_that_change_without_a_message_are_loaded_anew(shop, change, why, c
 
 
 def test_no_cut_has_half_of_a_column_that_was_added_again(shop):
-    """H-C9: what comes behind the change, while it is followed, is in no cut before the load."""
+    """H-C9: what follows the change, while it is followed, is in no cut before the load."""
     shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1), (2, 1)")
     found = []
 
@@ -194,20 +196,20 @@ def test_no_cut_has_half_of_a_column_that_was_added_again(shop):
 
 
 def test_rows_that_are_rewritten_as_they_are_are_not_loaded_anew(shop, caplog):
-    """VACUUM FULL and TRUNCATE change the file, too."""
+    """VACUUM FULL and TRUNCATE change the file too."""
     shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1), (2, 2)")
     shop.capture()
     shop.sql("vacuum full t")
     shop.capture()
     shop.sql("truncate t", "insert into t values (3, 3)")
     shop.capture()
-    assert "loaded anew" not in caplog.text
+    assert "loaded again" not in caplog.text
     shop.check()
 
 
 def test_a_column_without_default_is_evolution(shop, caplog):
-    """H-C10: nothing is loaded; rows before and after it are right. A column that is dropped is
-    null in what is taken since.
+    """H-C10: nothing is loaded; rows before and after it are right. A dropped column is null in
+    what is taken afterwards.
     """
     shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1)")
     shop.capture()
@@ -222,7 +224,7 @@ def test_a_column_without_default_is_evolution(shop, caplog):
         "insert into t values (4, 'd')",
     )
     shop.capture()
-    assert "loaded anew" not in caplog.text
+    assert "loaded again" not in caplog.text
     assert [(r["id"], r["v"], r["w"]) for r in sorted(shop.rows(), key=lambda r: r["id"])] == [
         (1, 1, None),
         (2, 2, None),
@@ -241,7 +243,9 @@ PARTITIONS = (
 
 @pytest.mark.parametrize("key", ["id", '"key", "value"'])
 def test_columns_that_are_named_as_those_of_records(shop, key):
-    """What is deleted without a message for each row is deleted by the key, whatever its name."""
+    """What is deleted without a message for each row is deleted by its key, whatever the key's
+    name.
+    """
     shop.sql(
         f'create table t (id int, "key" text, "value" int, "offset" int, primary key ({key}))',
         "insert into t values (1, 'a', 1, 1), (2, 'b', 2, 2)",
@@ -256,7 +260,7 @@ def test_columns_that_are_named_as_those_of_records(shop, key):
 
 
 def test_the_first_table_of_events_comes_later(shop):
-    """Its publication is not younger than the slot: that stops nothing."""
+    """Its publication is not newer than the slot: that stops nothing."""
     shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1)")
     shop.capture()
     shop.sql("create table e (v int)", "insert into e values (1)", "insert into t values (2, 2)")
@@ -278,7 +282,7 @@ def test_the_first_table_of_events_comes_later(shop):
     ],
 )
 def test_partitions_that_come_and_go(shop, change):
-    """H-C11, H-C12: the stream says nothing of their rows."""
+    """H-C11, H-C12: the stream does not contain their rows."""
     shop.sql(*PARTITIONS)
     shop.capture()
     shop.sql(change)
@@ -296,7 +300,7 @@ def test_a_row_that_moves_between_partitions(shop):
 
 
 def test_a_publication_that_is_younger_than_the_slot(shop):
-    """H-C14: it is said in words, and loading anew gets over it."""
+    """H-C14: it is reported in a message, and loading again resolves it."""
     shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1)")
     shop.capture()
     name = shop.publication()
@@ -308,7 +312,7 @@ def test_a_publication_that_is_younger_than_the_slot(shop):
 
 
 def test_filters_of_a_publication_are_shown(shop):
-    """H-C15: a row that leaves the filter is deleted, one that enters is there."""
+    """H-C15: a row that leaves the filter is deleted, one that enters it is there."""
     shop.sql(
         "create table t (id int primary key, v int, secret text)",
         "insert into t values (1, 1, 'x'), (2, -2, 'y')",
@@ -327,7 +331,7 @@ def test_filters_of_a_publication_are_shown(shop):
 
 
 def test_what_was_not_published_for_a_time_is_loaded_anew(shop):
-    """A publication that left a table, rows or a column out says nothing of them when they are
+    """A publication that left out a table, rows or a column does not report them when they are
     back.
     """
     shop.sql(
@@ -350,7 +354,7 @@ def test_what_was_not_published_for_a_time_is_loaded_anew(shop):
 
 
 def test_tables_that_a_publication_does_not_have_are_not_looked_at(shop):
-    """One without a key is of no concern where somebody else publishes others."""
+    """One without a key does not matter if it is published only by others."""
     shop.sql(
         "create table t (id int primary key, v int)",
         "create table nokey (v int)",
@@ -362,7 +366,7 @@ def test_tables_that_a_publication_does_not_have_are_not_looked_at(shop):
 
 
 def test_a_table_that_left_our_publication_is_loaded_anew(shop):
-    """Somebody took it out by hand: it is published again, and what was missed is there."""
+    """Someone removed it by hand: it is published again, and what was missed is there."""
     shop.sql("create table t (id int primary key, v int)", "create table u (id int primary key)")
     shop.capture()
     name = shop.publication()
@@ -379,7 +383,7 @@ def test_the_first_value_keeps_its_byte_order_mark(shop):
 
 
 def test_prepared_transactions_come_with_their_commit(shop):
-    """H-C16: order is that of commits."""
+    """H-C16: the order is that of commits."""
     shop.sql("create table t (id int primary key, v int)")
     shop.capture()
     shop.sql("begin; insert into t values (1, 1); prepare transaction 'p'")
@@ -404,8 +408,8 @@ def test_rolled_back_savepoints_are_not_there(shop):
 
 
 def test_half_a_load_is_no_cut(shop, monkeypatch):
-    """H-C17, H-C18: killed in the first load, there is none, and the tables are named; run again,
-    the one that was loaded is not loaded again, and changes between are there once.
+    """H-C17, H-C18: if killed in the first load, there is none, and the tables are named; run
+    again, a loaded table is not loaded again, and changes in between are there once.
     """
     from clog.bridge.postgres import capturing
 
@@ -441,7 +445,7 @@ def test_half_a_load_is_no_cut(shop, monkeypatch):
 
 
 def test_truncate_deletes_each_key(shop):
-    """H-C19: tombstones, in the order of the source, with what comes after it."""
+    """H-C19: tombstones, in the order of the source, with what follows."""
     shop.sql(
         "create table t (id int primary key, v int)",
         "insert into t select i, i from generate_series(1, 1000) i",
@@ -459,7 +463,9 @@ def test_truncate_deletes_each_key(shop):
 
 
 def test_another_history_is_not_gone_on_with(shop):
-    """H-C20: a position of another timeline; and a slot that is gone makes no new one by itself."""
+    """H-C20: a position of another timeline; and for a missing slot no new one is created
+    automatically.
+    """
     from clog.bridge.postgres.logs import ID
 
     shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1)")
@@ -494,7 +500,7 @@ def test_a_slot_that_is_gone_stops(shop):
 
 
 def test_a_home_that_is_gone_is_made_again_with_all_tables_loaded(shop):
-    """The tables' logs have positions, and nothing says of which slot: they are loaded anew."""
+    """The tables' logs have positions, and nothing says for which slot: they are loaded again."""
     shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1), (2, 2)")
     shop.capture()
     for there in Path(shop.url).iterdir():
@@ -508,7 +514,7 @@ def test_a_home_that_is_gone_is_made_again_with_all_tables_loaded(shop):
 
 
 def test_a_slot_that_somebody_else_read_stops(shop):
-    """Its changes are gone, and nothing else would say so."""
+    """Its changes are lost, and nothing else would show it."""
     shop.sql("create table t (id int primary key, v int)")
     shop.capture()
     shop.sql(
@@ -521,7 +527,7 @@ def test_a_slot_that_somebody_else_read_stops(shop):
 
 
 def test_an_idle_database_lets_the_source_forget(shop):
-    """H-C22: what others write is confirmed, though nothing published changed."""
+    """H-C22: what others write is confirmed, even if nothing published changed."""
     shop.sql("create table t (id int primary key, v int)")
     shop.capture()
     slot = (
@@ -540,7 +546,7 @@ def test_an_idle_database_lets_the_source_forget(shop):
 
 
 def test_another_table_under_the_name_stops(shop):
-    """H-C24: a log is bound to the table's oid; renamed, it goes on."""
+    """H-C24: a log is bound to the table's oid; renamed, it continues."""
     shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1)")
     shop.capture()
     shop.sql("alter table t rename to t2", "insert into t2 values (2, 2)")
@@ -553,7 +559,7 @@ def test_another_table_under_the_name_stops(shop):
         with pytest.raises(SourceReplacedError, match=r"is the log of public\.t2.*--exclude"):
             shop.capture(**more)
     shop.sql("drop table t2")
-    with pytest.raises(SourceReplacedError, match="dropped and made again"):
+    with pytest.raises(SourceReplacedError, match="dropped and created again"):
         shop.capture()
     shop.capture(reload=["public.t"])
     shop.check()
@@ -578,7 +584,7 @@ def test_a_second_capture_takes_over(shop):
 
 
 def test_tables_come_and_go(shop):
-    """A new one is loaded, a dropped one leaves the cuts."""
+    """A new one is loaded, a dropped one is removed from the cuts."""
     shop.sql("create table t (id int primary key, v int)", "create table u (id int primary key)")
     shop.capture()
     shop.sql(
@@ -597,7 +603,7 @@ def test_tables_come_and_go(shop):
 
 
 def test_columns_are_masked(shop, monkeypatch):
-    """Dropped, or hashed with a key; joins on hashes go on working."""
+    """Dropped, or hashed with a key; joins on hashes continue to work."""
     monkeypatch.setenv("CLOG_CAPTURE_HASH_KEY", "0123456789abcdef")
     shop.sql(
         "create table t (id int primary key, mail text, name text)",

@@ -1,4 +1,4 @@
-"""Captures of a real server of MySQL, by Debezium's engine (`bridge.mysql`)."""
+"""Captures of a real MySQL server, by Debezium's engine (`bridge.mysql`)."""
 
 import random
 import signal
@@ -40,7 +40,7 @@ def shown(mysql, url, name):
 
 
 def test_rows_are_loaded_and_followed(mysql, url):
-    """S76: rows that were there, then transactions; changed keys; what was rolled back is not."""
+    """S76: existing rows, then transactions; changed keys; what was rolled back is not there."""
     mysql.sql("create table t (id int primary key, v varchar(20))", "insert into t values (1, 'a')")
     taken(mysql, url)
     assert shown(mysql, url, "t") == [{"id": 1, "v": "a"}]
@@ -94,7 +94,7 @@ def test_types_are_kept_exactly(mysql, url):
 
 
 def test_tables_without_rows_have_logs(mysql, url):
-    """S76: in the first cut, or from their creation on; rows that come find the columns."""
+    """S76: in the first cut, or from their creation on; new rows find the columns."""
     mysql.sql(f"create table t {COLUMNS}", "create table u (id int primary key, v text)")
     done = taken(mysql, url)
     assert set(done.tables) == {f"{mysql.name}.t", f"{mysql.name}.u"}
@@ -110,7 +110,7 @@ def test_tables_without_rows_have_logs(mysql, url):
 
 
 def test_what_differs_from_the_source_is_found(mysql, url, monkeypatch):
-    """All rows equal, behind, with what changed left out; a row that is wrong is named."""
+    """All rows equal, behind, and with what changed left out; a wrong row is named."""
     monkeypatch.setenv("CLOG_CAPTURE_HASH_KEY", "0123456789abcdef")
     mysql.sql(
         f"create table t {COLUMNS}",
@@ -136,23 +136,23 @@ def test_what_differs_from_the_source_is_found(mysql, url, monkeypatch):
     mysql.sql("truncate w")
     found = verify_capture_mysql(mysql.dsn, url, exclude=["t"])
     assert found.is_equal, found
-    assert found.skipped == {f"{name}.w": "it was emptied meanwhile"}
+    assert found.skipped == {f"{name}.w": "it was emptied in the meantime"}
     assert [(one.rows, one.log_rows, one.changed) for one in found.tables] == [(2, 2, 3)]
     mysql.sql(
         *("set sql_log_bin = 0", "delete from t where id = 3", "update u set w = 'x' where id = 2"),
         "insert into u values (7, '', '')",
     )
     one, other = verify_capture_mysql(mysql.dsn, url, tables=["t", "u"]).tables
-    assert [(d.key, d.why) for d in one.differences] == [("id=3, k=a", "the log alone has it")]
+    assert [(d.key, d.why) for d in one.differences] == [("id=3, k=a", "only the log has it")]
     assert {(d.key, d.why) for d in other.differences} == {
         ("id=2", "w differs"),
-        ("id=7", "the source alone has it"),
+        ("id=7", "only the source has it"),
     }
     assert snapshots(url) == []
 
 
 def test_tables_that_change_are_followed_or_stop_the_capture(mysql, url):
-    """H-C9, H-C10: what changes rows without a message is never missed."""
+    """H-C9, H-C10: changes of rows without a message are never missed."""
     mysql.sql(
         *("create table t (id int primary key, a int, b int)", "insert into t values (1, 1, 1)"),
         *("create table u (id int primary key)", "insert into u values (1)"),
@@ -208,7 +208,7 @@ def test_what_cannot_be_followed_is_refused(mysql, url, tmp_path, monkeypatch):
 
 
 def test_a_binary_log_that_is_gone_is_never_skipped(mysql, url):
-    """H-C21: what the server forgot is not missed in silence."""
+    """H-C21: what the server has dropped is not missed silently."""
     mysql.sql("create table t (id int primary key)", "insert into t values (1)")
     taken(mysql, url)
     mysql.sql("insert into t values (2)", "flush binary logs", "insert into t values (3)")
@@ -221,7 +221,7 @@ def test_a_binary_log_that_is_gone_is_never_skipped(mysql, url):
 
 
 class Transfers(threading.Thread):
-    """Moves money between accounts of two tables, so that the sum stays."""
+    """Moves money between accounts of two tables, so that the sum stays the same."""
 
     def __init__(self, mysql):
         super().__init__(daemon=True)
@@ -246,7 +246,7 @@ class Transfers(threading.Thread):
 
 
 def killed_after(wanted, mysql, url, cuts):
-    """Checks so many cuts of a capture, as they come, and kills it."""
+    """Checks this many cuts of a capture, as they come, and kills it."""
     run = subprocess.Popen(
         [sys.executable, "-c", FOLLOW, mysql.dsn, url], stdout=subprocess.PIPE, text=True
     )
@@ -269,7 +269,7 @@ def killed_after(wanted, mysql, url, cuts):
 
 
 def test_killed_captures_keep_each_transaction_whole(mysql, url):
-    """S74, S76: at every cut, after each kill, and in the end all equals the source."""
+    """S74, S76: at every cut, after each kill, and at the end everything equals the source."""
     rows = ", ".join(f"({i}, 1000)" for i in range(50))
     mysql.sql(
         *("create table a (id int primary key, n int)", f"insert into a values {rows}"),

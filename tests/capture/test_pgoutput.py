@@ -1,4 +1,6 @@
-"""The decoder of PostgreSQL's stream, against one that is obviously right, and strangers."""
+"""The decoder of PostgreSQL's stream, against one that is obviously right, and against hostile
+input.
+"""
 
 import struct
 
@@ -69,7 +71,7 @@ def decoder(plan=PLAN):
 
 
 def rows_of(changes):
-    """Returns what a table's changes say, one after the other."""
+    """Returns what a table's changes contain, one after the other."""
     rows = changes.rows.to_pylist()
     for name, mask in changes.unchanged.items():
         for row, lacks in zip(rows, mask.tolist(), strict=True):
@@ -82,7 +84,7 @@ def rows_of(changes):
 
 
 def test_an_update_that_changes_the_key_is_a_tombstone_and_a_row():
-    """The value that was not sent stands under the old key (H-C3): the new row names the tombstone
+    """The value that was not sent is under the old key (H-C3): the new row names the tombstone
     before it.
     """
     messages = [begin(9), relation(1), insert(1, ("1", "x", "long"))]
@@ -96,7 +98,7 @@ def test_an_update_that_changes_the_key_is_a_tombstone_and_a_row():
 
 
 def test_a_value_that_was_not_sent_is_taken_of_the_old_row():
-    """Identity FULL says ``u`` in the new row, and has the value in the old one (H-C4)."""
+    """Identity FULL has ``u`` in the new row, and the value in the old one (H-C4)."""
     messages = [begin(9), relation(1, identity=b"f")]
     messages += [update(1, ("1", None, UNCHANGED), ("1", "x", "long"), b"O")]
     messages += [update(1, ("2", None, UNCHANGED), ("1", "x", "lang"), b"O"), commit(9)]
@@ -110,7 +112,7 @@ def test_a_value_that_was_not_sent_is_taken_of_the_old_row():
 
 
 def test_what_a_key_tuple_has_not_is_not_null():
-    """Columns outside of the identity are ``n`` in a ``K`` tuple, which says nothing (H-C5)."""
+    """Columns outside the identity are ``n`` in a ``K`` tuple, which means nothing (H-C5)."""
     messages = [begin(9), relation(1), update(1, ("1", UNCHANGED, "y"), ("1", None, None))]
     messages += [delete(1, ("1", None, None)), commit(9)]
     (changes,) = decoder().decode(messages).steps
@@ -147,7 +149,7 @@ def test_a_relation_that_changes_ends_what_is_decoded_together():
 
 
 def test_a_truncate_ends_what_is_decoded_together_of_its_tables():
-    """Changes of its tables before it come before it; others may stand anywhere."""
+    """Changes of its tables before it come before it; others may be anywhere."""
     messages = [begin(9), relation(1), relation(2), insert(1, ("1", "", None))]
     messages += [insert(2, ("1", "", None)), truncate(1), insert(1, ("2", "", None)), commit(9)]
     steps = decoder().decode(messages).steps
@@ -180,7 +182,7 @@ def test_relations_that_nobody_wants_are_skipped():
 
 
 def test_columns_that_the_plan_has_not_are_skipped():
-    """A column that is masked is walked over; the others keep their values."""
+    """A masked column is skipped; the others keep their values."""
     plan = TablePlan("public.t", pa.schema([SCHEMA[2], SCHEMA[0]]), (TEXT, TEXT))
     messages = [begin(9), relation(1), insert(1, ("k", "secret", "v")), commit(9)]
     (changes,) = decoder(plan).decode(messages).steps
@@ -200,7 +202,7 @@ def operations(draw):
 
 
 def message_and_meaning(operation):
-    """Returns the message, and the rows that it means."""
+    """Returns the message, and the rows that it represents."""
     kind, oid, old, new = operation
     filled = tuple(o if n is UNCHANGED else n for o, n in zip(old, new, strict=True))
     sent = tuple(None if value is UNCHANGED else value for value in new)
@@ -221,7 +223,9 @@ def message_and_meaning(operation):
 
 @given(st.lists(st.lists(operations(), max_size=4), max_size=5), st.randoms())
 def test_any_stream_is_decoded_as_one_row_after_the_other(histories, random):
-    """However the stream is cut into calls, each table has the rows that each message means."""
+    """However the stream is divided into calls, each table has the rows that its messages
+    represent.
+    """
     meant = {1: [], 2: []}
     messages = [begin(1), relation(1), relation(2), commit(1)]
     for number, history in enumerate(histories, 2):
@@ -262,7 +266,9 @@ WHOLE = [
 
 @given(st.data())
 def test_strangers_are_refused(data):
-    """Whatever a message has in place of a byte, or lacks, is decoded, or refused in our words."""
+    """Whatever a message has in place of a byte, or lacks, is decoded, or refused with a clog
+    error.
+    """
     messages = list(WHOLE)
     for _ in range(data.draw(st.integers(1, 3))):
         i = data.draw(st.integers(0, len(messages) - 1))
@@ -279,7 +285,7 @@ def test_strangers_are_refused(data):
 
 @given(st.lists(st.binary(max_size=40)))
 def test_noise_is_refused(messages):
-    """What is no stream at all is refused in our words."""
+    """What is not a stream at all is refused with a clog error."""
     said = ""
     try:
         decoder().decode(messages)
@@ -294,7 +300,7 @@ def test_noise_is_refused(messages):
         ([b"S" + bytes(5)], "unknown kind 83"),
         ([relation(1)], "outside of transactions"),
         ([begin(1), begin(2)], "transactions in others"),
-        ([begin(1), commit(2)], "Commit of another transaction"),
+        ([begin(1), commit(2)], "Commit of a transaction"),
         ([begin(1), insert(1, ("1", "", ""))], "relation 1, which it did not describe"),
         ([begin(1), relation(1), insert(1, ("1", ""))], "other columns than described"),
         ([begin(1), relation(1), insert(1, (None, "", ""))], "without its key"),
@@ -302,7 +308,7 @@ def test_noise_is_refused(messages):
     ],
 )
 def test_what_is_wrong_is_said(messages, said):
-    """A stream that contradicts itself is refused, and says how; nothing of it is kept."""
+    """A stream that contradicts itself is refused with an explanation; nothing of it is kept."""
     made = decoder()
     with pytest.raises(SourceError, match=said):
         made.decode(messages)

@@ -1,4 +1,6 @@
-"""What becomes of a server: it is replaced, forgets, asks for TLS; and the captures beside it."""
+"""What happens to a server: it is replaced, drops data, requires TLS; and the captures
+beside it.
+"""
 
 import json
 import logging
@@ -32,7 +34,7 @@ TABLE = "create table t (id int primary key, v text)"
 
 @pytest.fixture
 def servers(postgres_server, tmp_path_factory):
-    """Makes servers of a test's own, which are stopped after it."""
+    """Creates servers for a test, which are stopped after it."""
     from contextlib import ExitStack
 
     made = type(postgres_server)
@@ -48,7 +50,7 @@ def servers(postgres_server, tmp_path_factory):
 
 
 def sql(server, *statements):
-    """Runs statements, each in a transaction of its own; returns the rows of the last."""
+    """Runs statements, each in its own transaction; returns the rows of the last."""
     import psycopg2
 
     connection = psycopg2.connect(server.dsn)
@@ -69,7 +71,7 @@ def check(server, url):
 
 
 def until(holds):
-    """Waits until it holds; the test's own time ends it."""
+    """Waits until it holds; bounded by the test's own timeout."""
     while not holds():
         time.sleep(0.05)
 
@@ -87,7 +89,7 @@ def command(*arguments, **environment):
 
 @pytest.mark.parametrize("dispute", ["another database", "other arguments", "a publication"])
 def test_what_is_refused_does_not_end_a_capture_that_runs(shop, postgres_server, url, dispute):
-    """It is refused before any id is taken up: the first one goes on."""
+    """It is refused before any id is taken over: the first one continues."""
     postgres = shop.postgres
     postgres.sql(TABLE, "insert into t values (1, 'a')")
     with shop.followed() as told:
@@ -97,17 +99,17 @@ def test_what_is_refused_does_not_end_a_capture_that_runs(shop, postgres_server,
                 capture(postgres_server.dsn, url, once=True)
         elif dispute == "a publication":
             postgres.sql("create publication p for table t")
-            with pytest.raises(InvalidInputError, match="publication of its own, and publication"):
+            with pytest.raises(InvalidInputError, match="its own publication, but publication"):
                 capture(postgres.dsn, url, once=True, publication="p")
         else:
-            with pytest.raises(InvalidInputError, match=r"has \['v'\] already"):
+            with pytest.raises(InvalidInputError, match=r"already has \['v'\]"):
                 capture(postgres.dsn, url, once=True, masks={"public.t.v": "drop"})
         postgres.sql("insert into t values (2, 'b')")
         until(lambda: told[-1].transactions == 1)
 
 
 def test_a_user_who_may_not_publish_is_told_what_to_do(shop):
-    """By the rights that lack, one after the other; with a publication of the owner it goes."""
+    """By the missing permissions, one after the other; with a publication of the owner it works."""
     name = f"limited_{shop.postgres.name}"
     shop.sql(TABLE, f"create role {name} login replication", f"grant select on t to {name}")
     dsn = shop.postgres.dsn.replace("postgres@", f"{name}@")
@@ -135,7 +137,7 @@ def test_a_slot_whose_log_was_removed_stops(servers, url):
     while sql(server, status) != [("lost",)]:
         sql(server, "create table w as select repeat('x', 999) from generate_series(1, 20000)")
         sql(server, "drop table w", "select pg_switch_wal()", "checkpoint")
-    with pytest.raises(SourcePurgedError, match=r"lost what it was to keep.*--reload"):
+    with pytest.raises(SourcePurgedError, match=r"lost changes that it had to keep.*--reload"):
         capture(server.dsn, url, once=True)
     assert command(server.dsn, url, "--once", "--reload", "all").returncode == 0
     check(server, url)
@@ -143,7 +145,7 @@ def test_a_slot_whose_log_was_removed_stops(servers, url):
 
 
 def standby_of(primary, server):
-    """Makes a standby in a folder; it follows its primary."""
+    """Creates a standby in a folder; it follows its primary."""
     from peers.postgres import UnavailableError, program
 
     try:
@@ -156,14 +158,14 @@ def standby_of(primary, server):
 
 
 def caught_up(primary, standby):
-    """Tells whether a standby has all that its primary has."""
+    """Returns whether a standby has everything that its primary has."""
     ((lsn,),) = sql(primary, "select pg_current_wal_lsn()")
     ((behind,),) = sql(standby, f"select pg_last_wal_replay_lsn() < '{lsn}'")
     return not behind
 
 
 def test_a_standby_that_took_over_with_all(servers, url):
-    """H-C20: what the logs have is in its history; its slot is not there, and that is said."""
+    """H-C20: what the logs have is in its history; its slot is missing, and the error says so."""
     primary = servers("primary")
     sql(primary, TABLE, "insert into t values (1, 'a'), (2, 'b')")
     standby = servers("standby", prepare=lambda one: standby_of(primary, one))
@@ -187,7 +189,7 @@ def test_a_standby_that_took_over_with_all(servers, url):
 
 
 def test_a_standby_that_took_over_without_the_last_changes(servers, url):
-    """H-C20: its LSNs are given again, to other changes; nothing is skipped, and nothing stays that
+    """H-C20: its LSNs are used again, for other changes; nothing is skipped, and nothing stays that
     it does not have.
     """
     primary = servers("primary")
@@ -208,7 +210,7 @@ def test_a_standby_that_took_over_without_the_last_changes(servers, url):
 
 
 def test_a_server_that_was_restored_from_a_copy(servers, url):
-    """It ends before the logs do, and all its positions are lower: the remedy that is told works,
+    """It ends before the logs do, and all its positions are lower: the recommended remedy works,
     and it is followed from then on.
     """
     server = servers("restored")
@@ -245,8 +247,8 @@ def certificate(folder, name, *more):
 
 
 def certified(folder, server):
-    """Gives a server a certificate of an authority of its own, and has it refuse plain talk;
-    returns the authority's.
+    """Gives a server a certificate of its own authority, and makes it refuse unencrypted
+    connections; returns the authority's certificate.
     """
     authority = certificate(folder, "authority")
     signer = ("-CA", authority, "-CAkey", authority.with_suffix(".key"))
@@ -296,7 +298,7 @@ def test_a_server_is_known_by_its_certificate(
 
 
 def refuses(dsn, url):
-    """Tells whether a server does not answer."""
+    """Returns whether a server does not respond."""
     try:
         capture(dsn, url, once=True)
     except SourceUnavailableError:
@@ -305,7 +307,7 @@ def refuses(dsn, url):
 
 
 def test_a_slot_that_keeps_too_much_is_given_up(postgres, url):
-    """`--slot-max-mib`: while it is read, too; the capture ends, and says how to go on."""
+    """`--slot-max-mib`: also while it is read; the capture ends, and says how to continue."""
     postgres.sql(TABLE, "insert into t values (1, 'a')")
     assert command(postgres.dsn, url, "--once").returncode == 0
     idle = postgres.connect(autocommit=False)
@@ -328,7 +330,7 @@ def test_a_slot_that_keeps_too_much_is_given_up(postgres, url):
 
 
 def test_one_table_is_loaded_anew(postgres, url):
-    """`--reload TABLE`: what somebody damaged in its log is as in the database; others stay."""
+    """`--reload TABLE`: what was damaged in its log is as in the database; others stay."""
     postgres.sql(
         TABLE, "insert into t values (1, 'a'), (2, 'b')", "create table u (id int primary key)"
     )

@@ -1,4 +1,4 @@
-"""`integration/capture/soak.py`, short."""
+"""`integration/capture/soak.py`, for a short time."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.nightly
 def test_every_cut_keeps_the_invariants(postgres_server, tmp_path):
-    """S76, S77: of a database that works, while capture, cleaner and server are killed."""
+    """S76, S77: of a busy database, while capture, cleaner and server are killed."""
     run = subprocess.run(
         [
             *(sys.executable, ROOT / "integration/capture/soak.py", "--disk", "--minutes", "1"),

@@ -172,7 +172,7 @@ CASES = [
 
 
 def plain(array):
-    """Returns values as Python's; a time too far for them as its number, and no NaN."""
+    """Returns values as Python's; a time outside their range as its number, and no NaN."""
     if pa.types.is_temporal(array.type):
         width = pa.int32() if array.type == pa.date32() else pa.int64()
         return array.view(width).to_pylist()
@@ -199,7 +199,7 @@ def columns_of(connection, table):
 
 @pytest.fixture
 def connection(postgres):
-    """A connection as the capture has it."""
+    """A connection with the capture's settings."""
     import psycopg2
 
     made = psycopg2.connect(postgres.dsn, options=pg.session_options())
@@ -246,7 +246,9 @@ def has_xml(postgres):
 
 @pytest.mark.nightly
 def test_each_type_by_both_ways(postgres, connection, tmp_path):
-    """What COPY loads and what the stream sends are equal, value by value, and a log takes them."""
+    """What COPY loads and what the stream sends are equal, value by value, and a log
+    accepts them.
+    """
     postgres.sql(*filter(str.strip, MADE.split(";")))
     cases = [case for case in CASES if case[0] != "xml" or has_xml(postgres)]
     names = [f"c{i}" for i in range(len(cases))]
@@ -288,7 +290,9 @@ def test_each_type_by_both_ways(postgres, connection, tmp_path):
 
 @pytest.mark.nightly
 def test_row_security_hides_no_rows(postgres, connection):
-    """A user who would be shown a part of the rows is refused; limits of its role do not hold."""
+    """A user who would be shown only some of the rows is refused; limits of its role do
+    not apply.
+    """
     import psycopg2
 
     postgres.sql(
@@ -327,7 +331,7 @@ BUILTIN = {
 
 
 def types():
-    """Returns some of pg_type, and an array of each, whose number is 10,000 more."""
+    """Returns some of pg_type, and an array of each, whose number is 10,000 higher."""
     found = {}
     for oid, name in BUILTIN.items():
         found[oid] = pg.Type(oid, name, True, "b", 0, -1, 0, 0, ",", False)
@@ -379,7 +383,7 @@ RECORDED = {
 @pytest.mark.parametrize("way", [by_stream, by_load])
 @pytest.mark.parametrize("oid", RECORDED)
 def test_recorded_texts(way, oid):
-    """Texts of a server are the same values by both ways; null is null, and no empty text."""
+    """Texts of a server are the same values by both ways; null is null, not an empty text."""
     plan = plan_for(oid)
     kind = plan.schema.field(0).type
     recorded = [(text, number(kept, kind)) for text, kept in RECORDED[oid]]
@@ -395,7 +399,7 @@ def test_recorded_texts(way, oid):
 @pytest.mark.parametrize("way", [by_stream, by_load])
 @pytest.mark.parametrize("oid", types())
 def test_columns_without_a_value(way, oid):
-    """A column may have nulls alone, or, by the stream, no row."""
+    """A column may have only nulls, or, by the stream, no row."""
     plan = plan_for(oid)
     assert way(plan, [None, None]).to_pylist() == [None, None]
     assert len(plan.column(0, pa.nulls(0, pa.string()))) == 0
@@ -419,7 +423,9 @@ def test_columns_without_a_value(way, oid):
     ],
 )
 def test_what_does_not_fit_is_refused(way, oid, text):
-    """A value that its form has no room for stops, names the column, the remedy, and not itself."""
+    """A value that does not fit its form stops with an error that names the column and the remedy,
+    but not the value.
+    """
     with pytest.raises(SourceError, match=r"^public\.t\.c0 holds .*--mask public\.t\.c0=text") as e:
         way(plan_for(oid), [None, text])
     assert text not in str(e.value)
@@ -427,7 +433,7 @@ def test_what_does_not_fit_is_refused(way, oid, text):
 
 
 def test_text_that_is_not_utf_8_is_refused():
-    """A database in SQL_ASCII may hold any bytes; no string of a log does."""
+    """A database in SQL_ASCII may hold any bytes; a string of a log may not."""
     odd = pa.array([b"\xff"]).view(pa.string())
     with pytest.raises(SourceError, match="is not UTF-8"):
         plan_for(25).column(0, odd)
@@ -436,7 +442,7 @@ def test_text_that_is_not_utf_8_is_refused():
 
 
 def test_a_float_in_a_key_is_text():
-    """No key has floats or lists; their texts are exact."""
+    """A key has no floats or lists; their texts are exact."""
     plan = plan_for(701, 10_023, key=2)
     assert [f.type for f in plan.schema] == [pa.string(), pa.string()]
     assert "no key" in plan.notes["c0"]
@@ -458,7 +464,9 @@ TEXTS = st.text() | st.text('0123456789{}",\\\\NULx.-+e[]=: ') | MOMENTS | st.ju
 
 @given(st.sampled_from(sorted(types())), st.lists(st.none() | TEXTS, min_size=1), st.integers(0, 3))
 def test_strange_texts_are_refused(oid, texts, ndims):
-    """Whatever text stands for a value, it becomes one of the type, or is refused in our words."""
+    """Whatever text represents a value, it becomes one of the type, or is refused with a clog
+    error.
+    """
     try:
         found = by_stream(plan_for(oid, ndims=ndims), texts)
     except SourceError:
@@ -500,12 +508,12 @@ def test_arrays_are_read_as_they_are_written(arrays, grids):
 
 def test_an_unknown_type_is_refused():
     """A type that the server does not list has no form."""
-    with pytest.raises(InvalidInputError, match=r"public\.t\.c0 has a type of number 999"):
+    with pytest.raises(InvalidInputError, match=r"public\.t\.c0 has a type with the oid 999"):
         plan_for(999)
 
 
 def test_rows_stay_whole_and_batches_small():
-    """Rows gather up to so many bytes, and a larger one is a batch of its own."""
+    """Rows are gathered up to this many bytes, and a larger one is a batch by itself."""
     found = []
     rows = [f"{i},{'x' * size}\n" for i, size in enumerate([10, 20, 500, 0, 90, 90])]
     with io.BufferedWriter(_Rows(plan_for(23, 25), found.append), 100) as writer:

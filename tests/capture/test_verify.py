@@ -25,7 +25,7 @@ def unseen(postgres, *statements):
 
 
 def test_equal_tables(postgres, url):
-    """All rows are equal, and nothing is left behind in the home or the source."""
+    """All rows are equal, and nothing is left in the home or the source."""
     postgres.sql(*MADE)
     capture(postgres.dsn, url, once=True)
     found = verify_capture(postgres.dsn, url)
@@ -38,7 +38,7 @@ def test_equal_tables(postgres, url):
 
 
 def test_what_changed_since_is_left_out(postgres, url):
-    """A capture that does not run is behind; the keys that changed since are no differences."""
+    """A capture that is not running is behind; the keys that changed since are not differences."""
     postgres.sql(*MADE)
     capture(postgres.dsn, url, once=True)
     postgres.sql(
@@ -55,12 +55,12 @@ def test_what_changed_since_is_left_out(postgres, url):
     ]
     postgres.sql("truncate b")
     found = verify_capture(postgres.dsn, url)
-    assert found.skipped == {"public.b": "it was emptied meanwhile"}
+    assert found.skipped == {"public.b": "it was emptied in the meantime"}
     assert [one.table for one in found.tables] == ["public.a"]
 
 
 def test_what_differs_is_named(postgres, url):
-    """A row that was lost, one that is too many, and one with another value, each by its key."""
+    """A lost row, an extra one, and one with another value, each by its key."""
     postgres.sql(*MADE)
     capture(postgres.dsn, url, once=True)
     unseen(
@@ -72,9 +72,9 @@ def test_what_differs_is_named(postgres, url):
     found = verify_capture(postgres.dsn, url)
     assert not found.is_equal
     one, other = found.tables
-    assert [(d.key, d.why) for d in one.differences] == [("id=5000", "the source alone has it")]
+    assert [(d.key, d.why) for d in one.differences] == [("id=5000", "only the source has it")]
     assert {(d.key, d.why) for d in other.differences} == {
-        ("x=50, y=é50", "the log alone has it"),
+        ("x=50, y=é50", "only the log has it"),
         ("x=3, y=é3", "z differs"),
     }
 
@@ -131,7 +131,7 @@ def test_beside_a_capture_that_runs(postgres, url):
 def test_what_is_no_home_is_refused(postgres, url, tmp_path):
     """A log that no capture made, and the home of another database."""
     Log.create(str(tmp_path / "other"))
-    with pytest.raises(InvalidInputError, match="is no home of a capture"):
+    with pytest.raises(InvalidInputError, match="is not the home of a capture"):
         verify_capture(postgres.dsn, str(tmp_path / "other"))
     postgres.sql(*MADE)
     capture(postgres.dsn, url, once=True)
@@ -142,7 +142,7 @@ def test_what_is_no_home_is_refused(postgres, url, tmp_path):
 
 
 def test_a_partition_that_was_emptied(postgres, url):
-    """Its rows are in the log alone: the stream does not say it (H-C12)."""
+    """Its rows are only in the log: the stream does not report it (H-C12)."""
     postgres.sql(
         "create table p (id int primary key) partition by range (id)",
         "create table p1 partition of p for values from (0) to (5)",
@@ -159,7 +159,7 @@ def test_a_partition_that_was_emptied(postgres, url):
 
 
 def test_the_command(postgres, url):
-    """`clog capture --verify` says what differs, and exits with 1 if anything does."""
+    """`clog capture --verify` prints what differs, and exits with 1 if anything does."""
     from click.testing import CliRunner
 
     from clog.cli.app import app
@@ -176,7 +176,7 @@ def test_the_command(postgres, url):
     unseen(postgres, "delete from b where x = 50")
     code, said = run("--verify", "--tables", "b")
     assert code == 1
-    assert "public.b: x=50, y=é50: the log alone has it" in said
+    assert "public.b: x=50, y=é50: only the log has it" in said
     assert "public.a" not in said
     code, said = run("--verify", "--json")
     assert (code, json.loads(said)["tables"][1]["ranges"]) == (1, 1)

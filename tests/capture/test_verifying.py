@@ -1,4 +1,4 @@
-"""Two tables that ought to be equal are compared; what is wrong is found and named."""
+"""Two tables that should be equal are compared; what is wrong is found and named."""
 
 import datetime as dt
 
@@ -30,7 +30,7 @@ ROW = {
 
 
 def rows(values, *, at_once=2):
-    """Returns what hands rows on."""
+    """Returns a source of rows."""
 
     def hand(take):
         for i in range(0, len(values), at_once):
@@ -45,7 +45,7 @@ def found(source, log, changed=(), **how):
 
 
 def test_equal_tables_are_equal():
-    """Order and batches mean nothing."""
+    """Order and batches do not matter."""
     table = [{**ROW, "id": i, "a": None if i % 3 else str(i)} for i in range(9)]
     assert found(table, table[::-1], at_once=5) == (9, 9, 0, ())
 
@@ -68,7 +68,7 @@ def test_equal_tables_are_equal():
     ],
 )
 def test_a_value_that_differs_is_named(other):
-    """The key and the columns are named, and no value."""
+    """The key and the columns are named, but no value."""
     table = [{**ROW, "id": i} for i in range(5)]
     *_, ranges, differences = found(table, [*table[:3], {**table[3], **other}, table[4]])
     assert ranges == 1
@@ -82,7 +82,7 @@ def test_rows_of_one_side_are_named():
     numbers = found(table[:3], [*table[1:3], table[4]])
     told = {(d.key, d.why) for d in numbers[3]}
     assert numbers[:3] == (3, 3, 2)
-    assert told == {("id=0", "the source alone has it"), ("id=4", "the log alone has it")}
+    assert told == {("id=0", "only the source has it"), ("id=4", "only the log has it")}
 
 
 def test_what_changed_meanwhile_is_left_out():
@@ -130,6 +130,6 @@ def test_columns_that_cannot_be_compared_are_told():
     columns, others = common(source, log)
     assert columns == pa.schema([("a", pa.int64()), ("d", "utf8")])
     assert [one.why for one in others] == [
-        "column b is string in the log, and int32 in the database",
+        "column b is string in the log, but int32 in the database",
         "the log has no column c",
     ]

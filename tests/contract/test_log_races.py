@@ -17,7 +17,7 @@ def test_eight_processes_on_local_files(tmp_path):
 
 
 def test_four_processes_on_a_typed_log(tmp_path):
-    """Its records lie where the canonical bytes of their keys say, whoever wrote them (S61)."""
+    """Its records are where the canonical bytes of their keys say, whoever wrote them (S61)."""
     url = str(tmp_path / "log")
     log = Log.create(url, partitions=3, schema=TYPED)
     append_in_processes(url, processes=4, commits=10)

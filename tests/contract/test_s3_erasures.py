@@ -86,5 +86,5 @@ def test_versions_that_may_not_be_deleted_are_told(log, monkeypatch):
         patch.setattr(fs, "call_s3", refused)
         _, waits = erased(log, 4)
     assert waits.state == "pending"
-    assert "refuses to forget them" in waits.reason
+    assert "refuses to delete them" in waits.reason
     assert "AccessDenied" in waits.reason

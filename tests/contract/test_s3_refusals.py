@@ -1,4 +1,4 @@
-"""A refusal says nothing of the requests before it: real s3fs, moto, and a proxy that lies."""
+"""A refusal says nothing about earlier requests: real s3fs, moto, and a proxy that lies."""
 
 import pytest
 
@@ -31,7 +31,9 @@ def proxied(log, s3_url, proxied_options):
 
 
 def test_a_commit_that_was_stored_and_then_refused_is_committed(log, proxied, s3_proxy):
-    """The server stored it and answered 500, the client's own repeat got 403: read back, ours."""
+    """The server stored it and returned 500, the client's own repetition got 403: read
+    back, ours.
+    """
     s3_proxy.faults = [STORED, DENIED]
     assert proxied.append(ROW).version == 2
     assert len(rows_in(log.read())) == 2
@@ -42,7 +44,7 @@ def test_a_commit_that_was_stored_and_then_refused_is_committed(log, proxied, s3
 def test_a_log_that_was_stored_and_then_refused_is_created(
     s3_bucket, s3_proxy, proxied_options, path
 ):
-    """Its first commit is one like any other, and so is what makes it the log of its root (S47)."""
+    """Its first commit is like any other, and so is what makes it the log of its root (S47)."""
     url = f"s3://{s3_bucket}/new"
     open_store(url, proxied_options).create("probed", b"1")
     s3_proxy.faults = [(method, path, *answer) for method, _, *answer in (STORED, DENIED)]
@@ -72,7 +74,7 @@ def test_a_refusal_that_lasts_is_told_after_looking(log, proxied, s3_proxy):
 
 
 def test_a_refusal_that_cannot_be_read_back_is_unknown(log, proxied, s3_proxy):
-    """Neither certain nor seen: the caller is told to read the log before repeating it."""
+    """Neither certain nor seen: the error says to read the log before repeating it."""
     s3_proxy.faults = [STORED, *[DENIED] * 5, *[CANNOT_READ] * 5]
     with pytest.raises(CommitStateUnknownError, match=r"the outcome of commit 2 of .* is unknown"):
         proxied.append(ROW)
@@ -81,7 +83,7 @@ def test_a_refusal_that_cannot_be_read_back_is_unknown(log, proxied, s3_proxy):
 
 @pytest.mark.parametrize("operation", ["put", "create"])
 def test_no_write_claims_more_than_it_knows(s3_bucket, s3_proxy, proxied_options, operation):
-    """Stored and then refused: neither a put nor a create says that nothing was written."""
+    """Stored and then refused: neither a put nor a create reports that nothing was written."""
     store = open_store(f"s3://{s3_bucket}/log", proxied_options)
     store.create("probed", b"1")
     path = "_clog/a/commits/a"

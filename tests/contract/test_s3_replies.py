@@ -25,7 +25,9 @@ ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Mess
 
 
 class StubServer(ThreadingHTTPServer):
-    """Keeps objects; ``replies`` are given first, one a request, to the method they name."""
+    """Keeps objects; ``replies`` are returned first, one per request, to the method that
+    they name.
+    """
 
     daemon_threads = True
 
@@ -165,7 +167,9 @@ def test_far_ranges_take_a_request_each(server, store):
 
 @pytest.mark.parametrize("names_condition", [True, False])
 def test_412_is_a_conflict(server, store, names_condition):
-    """With the condition's name (AWS, moto) and without (Ceph, MinIO), where s3fs says EINVAL."""
+    """With the condition's name (AWS, moto) and without (Ceph, MinIO), for which s3fs raises
+    EINVAL.
+    """
     server.names_condition = names_condition
     store.create("a", b"1")
     with pytest.raises(ObjectExistsError) as raised:
@@ -175,7 +179,7 @@ def test_412_is_a_conflict(server, store, names_condition):
 
 
 def test_409_is_a_conflict_and_the_object_may_be_absent(server, store):
-    """Two creates under way: who lost reads back, finds nothing, and creates the same again."""
+    """Two creates under way: the loser reads back, finds nothing, and creates the same again."""
     server.replies = [("PUT", 409, "ConditionalRequestConflict")]
     with pytest.raises(ObjectExistsError):
         store.create("a", b"1")
@@ -186,7 +190,7 @@ def test_409_is_a_conflict_and_the_object_may_be_absent(server, store):
 
 
 def test_400_is_no_conflict(server, store):
-    """s3fs says EINVAL for it too: the errno decides nothing."""
+    """s3fs raises EINVAL for it too: the errno decides nothing."""
     server.replies = [("PUT", 400, "InvalidArgument")]
     with pytest.raises(StoreUnavailableError):
         store.create("a", b"1")
@@ -229,7 +233,7 @@ def test_a_failing_server_is_unavailable(server, store, status, code):
 
 
 def test_a_server_that_recovers_is_not_noticed(server):
-    """Throttling that passes is waited for by the client."""
+    """The client waits for throttling to pass."""
     server.replies = [("PUT", 503, "SlowDown"), ("GET", 503, "SlowDown")]
     store = store_at(server, probe=False, attempts=2)
     store.put("a", b"1")
@@ -244,9 +248,9 @@ def test_501_refuses_the_filesystem(server, store):
 
 
 def test_403_is_refused_with_the_remedy(server, store):
-    """S3 answers 403 for an absent object to those who may not list."""
+    """S3 returns 403 for an absent object if the caller may not list."""
     server.replies = [("GET", 403, "AccessDenied"), ("PUT", 403, "AccessDenied")]
-    with pytest.raises(StoreRefusedError, match="may list the bucket"):
+    with pytest.raises(StoreRefusedError, match="must allow listing the bucket"):
         store.get("a")
     with pytest.raises(StoreRefusedError, match="check the credentials"):
         store.create("a", b"1")
@@ -272,7 +276,7 @@ def test_secrets_in_a_reply_are_struck_out(server, store):
 
 
 def test_a_wrong_option_is_named(server):
-    """By its name, not by its value; also deep inside, where only the first request finds out."""
+    """By its name, not by its value; also nested, where only the first request shows it."""
     for options in (
         {"keyy": "the-value"},
         {"client_kwargs": {"endpont_url": "the-value"}},
@@ -288,7 +292,9 @@ def test_a_wrong_option_is_named(server):
 
 
 def test_the_probe_asks_once(server):
-    """Two PUTs, a GET and a DELETE before the first create of the process; nothing is left."""
+    """Two PUTs, a GET and a DELETE before the first create of the process; nothing is
+    left behind.
+    """
     store_at(server).create("a", b"1")
     assert [method for method, _ in server.requests] == ["PUT", "PUT", "GET", "DELETE", "PUT"]
     store_at(server).create("b", b"1")
@@ -305,15 +311,16 @@ def test_reading_needs_no_probe(server):
 
 
 def test_an_endpoint_that_ignores_the_condition_is_refused(server):
-    """It answers 200 to a second create, as rclone's and s3rver do."""
+    """It returns 200 to a second create, as rclone's and s3rver do."""
     server.honours_condition = False
     store = store_at(server)
     with pytest.raises(UnsupportedFilesystemError) as raised:
         store.create("a", b"1")
     assert str(raised.value) == (
-        f"http://127.0.0.1:{server.server_port}, the endpoint of s3://bucket/log, answered success"
-        " to a second create of the same object (ignores If-None-Match), so concurrent writers"
-        " could overwrite each other's commits; use another, or open with single_writer=True"
+        f"http://127.0.0.1:{server.server_port}, the endpoint of s3://bucket/log, reported success"
+        " for a second create of the same object (it ignores If-None-Match), so concurrent"
+        " writers could overwrite each other's commits; use another, or open with"
+        " single_writer=True"
     )
     assert server.objects == {}
 
@@ -322,7 +329,7 @@ def test_a_single_writer_may_use_such_an_endpoint(server):
     """With a warning, and a look before each create."""
     server.honours_condition = False
     store = store_at(server, single_writer=True)
-    with pytest.warns(RuntimeWarning, match="without an exclusive create"):
+    with pytest.warns(RuntimeWarning, match="without exclusive create"):
         store.create("a", b"1")
     store.create("empty", b"")
     for path in ("a", "empty"):
@@ -332,7 +339,7 @@ def test_a_single_writer_may_use_such_an_endpoint(server):
 
 
 def test_an_interrupted_probe_is_repeated(server):
-    """Only a passed one is remembered."""
+    """Only a successful one is remembered."""
     server.replies = [("PUT", 500, "InternalError")]
     store = store_at(server)
     with pytest.raises(StoreUnavailableError):

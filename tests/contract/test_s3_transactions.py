@@ -37,7 +37,7 @@ def without_credentials(monkeypatch, moto_url, tmp_path):
 @pytest.fixture
 def logs(monkeypatch, without_credentials, s3_url, s3_options, tmp_path):
     """A home on the server, and a log in a folder with records of a transaction that the home has
-    committed, and that nobody has told it of.
+    committed, and whose outcome was not passed on.
     """
     home = Log.create(s3_url, 1, storage_options=s3_options)
     part = Log.create(str(tmp_path / "part"), 1, {"cleanup.policy": "compact"})
@@ -56,7 +56,7 @@ def shown(url):
 
 
 def told(url):
-    """What `clog transactions` says."""
+    """The output of `clog transactions`."""
     program = "import sys; from clog.cli.app import app; app(sys.argv[1:])"
     arguments = [sys.executable, "-c", program, "transactions", url, "--json"]
     result = subprocess.run(arguments, capture_output=True, text=True, check=True)
@@ -64,8 +64,8 @@ def told(url):
 
 
 def test_nothing_is_guessed_without_credentials(logs, monkeypatch, s3_options, caplog):
-    """Readers and cleaner stop before the records, and are told why, once; with credentials in the
-    environment the same cleaner goes on.
+    """Readers and cleaner stop before the records, and report why, once; with credentials in the
+    environment the same cleaner continues.
     """
     home, part = logs
     log = Log.open(part.url)
@@ -77,9 +77,9 @@ def test_nothing_is_guessed_without_credentials(logs, monkeypatch, s3_options, c
     (warning,) = [r.getMessage() for r in caplog.records if "undecided" in r.getMessage()]
     (waiting,) = told(part.url)
     for text in (warning, waiting["waits_because"]):
-        assert f"its home does not give its outcome: get of '_clog/log' in {home.url}" in text
+        assert f"its outcome cannot be read from its home: get of '_clog/log' in {home.url}" in text
         assert "was refused: NoCredentialsError: Unable to locate credentials" in text
-        assert "nothing is guessed, and readers stop before its records; give access" in text
+        assert "it stays undecided, and readers stop before its records; give access" in text
         assert s3_options["secret"] not in text
     assert (waiting["home"], waiting["first_offsets"]) == (home.url, {"0": 0})
     assert shown(part.url) == (0, 0)
@@ -98,7 +98,9 @@ def test_nothing_is_guessed_without_credentials(logs, monkeypatch, s3_options, c
 
 
 def test_the_home_tells_it_where_there_are_credentials(logs, s3_options):
-    """Who has those of the home, and reaches the log, need not wait for its keeper."""
+    """A process that has those of the home, and reaches the log, need not wait for the log's
+    cleaner.
+    """
     home, part = logs
     assert told(part.url) != []
     assert finish_all(Log.open(home.url, storage_options=s3_options).handle) == []

@@ -1,4 +1,4 @@
-"""Buckets that keep versions: what servers do with a condition there, and when it is found out."""
+"""Buckets that keep versions: what servers do with a condition there, and when that is noticed."""
 
 import pytest
 
@@ -39,8 +39,8 @@ def test_versioning_that_is_switched_on_is_noticed_at_the_next_commit(log, s3_pr
         log.append(ROW)
     message = str(raised.value)
     assert message.startswith("versioning was switched on or off for the bucket of s3://")
-    assert "answered success to a second create" in message
-    assert message.endswith('was written, maybe over another\'s: run "clog verify"')
+    assert "reported success for a second create" in message
+    assert message.endswith('was written, perhaps over that of another writer: run "clog verify"')
     written = commits_put(s3_proxy)
     with pytest.raises(UnsupportedFilesystemError):
         log.append(ROW)

@@ -38,7 +38,7 @@ class TestLocalFilesByUrl(StoreConformance):
 
 
 class TestLocalFilesWithoutHardLinks(StoreConformance):
-    """Where links are refused a rename that never replaces takes their place."""
+    """If links are refused a rename that never replaces is used instead."""
 
     processes = False  # the patch below does not reach them
 
@@ -90,7 +90,7 @@ class TestTheRootOfABucket(StoreConformance):
 
 
 class TestTheKitsOwnStores(StoreConformance):
-    """Counting and without a fault, a store keeps what the one inside keeps."""
+    """Counting and without a fault, a store guarantees what the inner one does."""
 
     processes = False
     thread_rounds = 5
@@ -101,7 +101,7 @@ class TestTheKitsOwnStores(StoreConformance):
 
 
 class _Travelling:
-    """The kit's stores count under a lock and stay at home; their inner store travels."""
+    """The kit's stores count under a lock and cannot be sent; their inner store can."""
 
     def __init__(self, store):
         self._store = store
@@ -128,7 +128,9 @@ store.create("parent", store.get("child"))
 
 @pytest.mark.parametrize("kind", ["local", pytest.param("s3", marks=pytest.mark.s3)])
 def test_a_store_survives_a_fork(kind, tmp_path, request):
-    """One used before goes on in parent and child: clients, which do not, are made anew."""
+    """One that was used before continues in parent and child: clients, which cannot, are created
+    again.
+    """
     if kind == "local":
         store = open_store(f"{tmp_path}/log")
     else:

@@ -70,14 +70,14 @@ def append(log, value, producer=None):
 
 
 def combine(store, value, seed):
-    """An append that combines, by an author who lost a race."""
+    """An append that combines, by an author that lost a race."""
     log = author(store, seed)
     append(author(store, seed + 1), f"race of {value}")
     return append(log, value)
 
 
 def hit(store, ended, act):
-    """Does what may be hit: an act by who has just lost a race."""
+    """Performs what may be hit: an action by an author that has just lost a race."""
     ended.calls = store.calls
     try:
         log = author(store, 2)
@@ -107,7 +107,7 @@ def proposes_alone(store, *, meanwhile=None, producer=None):
 
 
 def proposes_and_is_taken(store, **given):
-    """F1, F2, F4: another takes it along."""
+    """F1, F2, F4: another author includes it."""
     return proposes_alone(store, meanwhile=lambda inner: combine(inner, "taker", 40), **given)
 
 
@@ -117,7 +117,7 @@ def proposes_as_a_producer(store):
 
 
 def proposes_anew(store):
-    """F4: nobody takes it, versions pass, and it is posted again."""
+    """F4: nobody includes it, versions pass, and it is posted again."""
 
     def pass_by(inner):
         for n in range(2):
@@ -129,7 +129,7 @@ def proposes_anew(store):
 
 
 def combines(store, act=append, value="mine", crowd=0):
-    """F3: two others wait, who lost a race to a crowd."""
+    """F3: two others wait, who lost a race against many."""
     a, b = author(store.inner, 30), author(store.inner, 31)
     ended = Ended(value)
     append(author(store.inner, 32), "race of others")
@@ -146,7 +146,7 @@ def combines(store, act=append, value="mine", crowd=0):
 
 
 def combines_by_an_alter(store):
-    """F3: a commit that is no append, where two authors were answered of late."""
+    """F3: a commit that is not an append, when two authors were answered recently."""
     return combines(store, lambda log, _: log.alter({"retention.ms": "500000"}), None, 2)
 
 
@@ -187,7 +187,7 @@ AT_NIGHT = {"proposes alone", "proposes and is taken", "proposes anew", "combine
 
 
 def commits_of(act):
-    """How many commits an act tries to create, where nothing is hit."""
+    """How many commits an action tries to create if nothing is hit."""
     store = memory_store()
     begin(store)
     ended = act(FaultyStore(store))
@@ -200,8 +200,8 @@ def created(calls, folder):
 
 
 def point_of(name, run, most):
-    """The point of COMMIT.md §14 at which a call was hit, by what was done before it; ``most``: how
-    many commits the act creates.
+    """The point of COMMIT.md §14 at which a call was hit, from what was done before it; ``most``:
+    how many commits the action creates.
     """
     done = run.when in ("after", "lost_reply", "denied")
     before = run.result.calls[: run.call.index + done]
@@ -221,7 +221,7 @@ def point_of(name, run, most):
     [pytest.param(n, marks=[pytest.mark.nightly] * (n in AT_NIGHT)) for n in SCENARIOS],
 )
 def test_whoever_dies_everybody_goes_on(name):
-    """C31 to C36: nothing is lost, doubled or out of order."""
+    """C31 to C36: nothing is lost, duplicated or out of order."""
     act, points = SCENARIOS[name]
     seen, most = Counter(), commits_of(act)
     for run in unlike(crash_runs(begin, act)):
@@ -243,7 +243,7 @@ def values_of(run):
 
 
 def check_told(run, found):
-    """What everybody was told is so, of these values of the log."""
+    """What everybody was told is true for these values of the log."""
     mine = run.result
     assert max(Counter(found).values(), default=0) <= 1, (str(run), found)
     for value, done in {**mine.others, mine.value: mine.told}.items():
@@ -254,7 +254,7 @@ def check_told(run, found):
 
 
 def go_on(run, name, point):
-    """Others combine, who lives appends what comes next, a successor repeats a sequence."""
+    """Others combine, the survivor appends what comes next, a successor repeats a sequence."""
     mine = run.result
     if name == "gives up":
         author(run.store, 60).alter({"max.message.bytes": None})
@@ -279,7 +279,7 @@ def go_on(run, name, point):
 
 
 def check_successor(run, found):
-    """Who goes on from what the sequence was is not overtaken."""
+    """A producer that continues from what the sequence was is not overtaken."""
     was_there, successor = "old" in found, author(run.store, 80)
     assert not (was_there and run.result.told == (None,)), str(run)
     if was_there:

@@ -76,7 +76,7 @@ def values(logs, cut):
 
 
 def check_whole(crash, logs):
-    """A cut that is there is kept in all logs, and shows what belongs together."""
+    """An existing cut is kept in all logs, and shows a consistent state."""
     found = cuts_of(logs[0].handle)
     for cut in found:
         (entry,) = logs[0].handle.tip.head.cuts.values()
@@ -86,7 +86,7 @@ def check_whole(crash, logs):
 
 
 def house_is_kept(logs):
-    """Each cleaner lets go of what nobody needs, the home's first, or last."""
+    """Each cleaner releases what nobody needs, the home's first, or last."""
     for log in logs:
         let_go(Work(log.handle, log.handle.clock.now_ms(), log.handle.store))
 
@@ -99,7 +99,7 @@ def house_is_kept(logs):
     ],
 )
 def test_naming_is_all_or_nothing(order):
-    """S68, S74: N1 to N5; who comes by later sees a cut that is kept everywhere, or none."""
+    """S68, S74: N1 to N5; whoever comes later sees a cut that is kept everywhere, or none."""
     outcomes = Counter()
     for crash in unlike(crash_runs(begin, named)):
         logs = opened(crash.store, 4)
@@ -131,7 +131,7 @@ def test_naming_is_all_or_nothing(order):
 
 @pytest.mark.nightly
 def test_a_cut_with_a_name_is_published_whole():
-    """H-S1: where it has its name, each log's view shows it, wherever who named it died."""
+    """H-S1: once it has its name, each log's view shows it, wherever its creator died."""
     outcomes = Counter()
     for crash in unlike(crash_runs(begin, named_and_published)):
         logs = opened(crash.store, 4)
@@ -153,7 +153,7 @@ def test_a_cut_with_a_name_is_published_whole():
 
 
 def test_dropping_ends_in_nothing_kept():
-    """N6: the cut is whole until the home's commit, and gone after it; what is left goes."""
+    """N6: the cut is whole until the home's commit, and gone after it; leftovers are removed."""
     outcomes = Counter()
     for crash in unlike(crash_runs(begin_with_a_cut, dropped)):
         logs = opened(crash.store, 4)

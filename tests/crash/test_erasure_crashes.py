@@ -63,7 +63,7 @@ def holding(store):
 
 
 def check_done(crash, *, days):
-    """Rounds that come later end it: nothing is left but the receipt."""
+    """Later rounds finish it: nothing is left but the receipt."""
     log = opened(crash.store, 7, days=days)
     for seed in range(4):
         days += 2
@@ -81,7 +81,7 @@ def check_done(crash, *, days):
 
 
 def test_a_request_is_whole_or_nothing():
-    """S68: E1 and E2; what a dead process left of a request that is none goes with the sweep."""
+    """S68: E1 and E2; what a dead process left of an unfinished request is swept."""
     seen = Counter()
     for crash in unlike(crash_runs(begin, ask)):
         there = opened(crash.store, 5).erasures()

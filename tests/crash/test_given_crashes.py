@@ -15,10 +15,10 @@ from clog_testing.invariants import check_log
 
 TOPIC = "kafka:cluster/topic"
 SOURCE = {0: [2, 3, 7, 8, 12], 1: [100, 101]}
-"""Its records' offsets. Those that are not here never had a record that counts."""
+"""Offsets of its records. Missing ones never had a record that counts."""
 ENDS, STARTS = {0: 16, 1: 105}, {0: 3, 1: 100}
 FIRST = {0: ([2, 3], 5), 1: ([], 0)}
-"""What is mirrored before: records, and the end."""
+"""What was mirrored before: records, and the end."""
 LOGS = ({p: offsets for p, (offsets, _) in FIRST.items()}, {0: [3, 7, 8, 12], 1: [100, 101]})
 """The records before and after the rest came, by partition, above the log start."""
 
@@ -45,14 +45,14 @@ def commit(log, offsets, ends, starts):
 
 
 def mirror(log):
-    """Goes on from where the log ends, and takes the source's start over."""
+    """Continues from where the log ends, and adopts the source's start."""
     at = log.end_offsets()
     left = {p: [o for o in offsets if o >= at[p]] for p, offsets in SOURCE.items()}
     return commit(log, left, ENDS, STARTS)
 
 
 def held(log):
-    """The offsets that the log has, by partition; each record says its own."""
+    """The offsets that the log has, by partition; each record contains its own."""
     found = {}
     for p in SOURCE:
         batches = list(log.read(p))
@@ -89,8 +89,8 @@ def test_every_crash_leaves_a_mirror_that_goes_on():
 
 
 def test_every_lost_reply_of_a_producer_is_answered():
-    """H-B20, C6: it repeats its sequence with the same offsets, and is told of the first try; the
-    log is not behind itself.
+    """H-B20, C6: it repeats its sequence with the same offsets, and gets the result of the first
+    try; the log is not behind itself.
     """
 
     def append(store, seed):
@@ -108,7 +108,7 @@ def test_every_lost_reply_of_a_producer_is_answered():
 
 
 def test_every_crash_of_the_end_leaves_one_kind_of_log():
-    """S75: it takes offsets, or gives them, never both."""
+    """S75: it accepts offsets, or assigns them, never both."""
     seen = Counter()
     for crash in crash_runs(begin, lambda store: reopen(store, 2).give_offsets()):
         log = reopen(crash.store, 3)

@@ -24,7 +24,8 @@ POINTS = "C4 between|C6 after|between groups|in W3|in W5"
 )
 def test_nothing_is_lost_and_nothing_doubled(tmp_path, points, random):
     """Writer, cleaner and sweeper die in the middle of a commit, a pass and a sweep, and at random
-    moments; every record is in the log once, the table is the fold, garbage goes (COMMIT.md §3).
+    moments; every record is in the log once, the table is the fold, garbage is removed (COMMIT.md
+    §3).
     """
     options = ["--only", "writer,cleaner,sweeper", "--match", points, "--rounds", "1"]
     options += ["--random", str(random), "--seed", "1", "--work", str(tmp_path)]
@@ -33,8 +34,8 @@ def test_nothing_is_lost_and_nothing_doubled(tmp_path, points, random):
 
 @pytest.mark.nightly
 def test_transactions_of_three_logs_are_whole(tmp_path):
-    """Who holds an id dies after the home has decided, who takes it over when one of the others has
-    heard of it, and anybody at random: all logs agree (COMMIT.md §9, C15).
+    """The holder of an id dies after the home has decided, its successor dies when one of the
+    others has been informed, and anybody dies at random: all logs agree (COMMIT.md §9, C15).
     """
     points = "holder: after X3|successor: after X4 for another in kept, decided"
     options = ["--match", points, "--random", "2", "--seed", "1", "--work", str(tmp_path)]
@@ -42,7 +43,7 @@ def test_transactions_of_three_logs_are_whole(tmp_path):
 
 
 def test_every_step_that_is_watched_is_one_of_the_code(monkeypatch):
-    """A step whose function has another name by now would never be reached."""
+    """A step whose function has been renamed would never be reached."""
     monkeypatch.syspath_prepend(KILL)
     steps = importlib.import_module("steps").STEPS
     modules = [ast.parse(p.read_text()) for p in Path(transactions.__path__[0]).glob("*.py")]

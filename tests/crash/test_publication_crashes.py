@@ -55,7 +55,7 @@ def publish_and_delete(log, numbers, value, *, before):
 
 
 def published(store):
-    """One that was published, and of which records were deleted since."""
+    """One that was published, and from which records were deleted since."""
     filled(store)
     publish_and_delete(reopen(store, 2), range(0, 2000, 7), "3", before=100)
 
@@ -77,7 +77,7 @@ def rows_of(log, at):
 
 
 def runs_of(act, begin, name):
-    """All crashes of a publication or a withdrawal; Iceberg's files say at which URL they lie."""
+    """All crashes of a publication or a withdrawal; Iceberg's files say at which URL they are."""
     copies = name != "iceberg"
     return unlike(crash_runs(begin, lambda store: act(reopen(store, 3), name), copies=copies))
 
@@ -99,7 +99,7 @@ def point_of(run, seen):
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("begin", [filled, published, LONG])
 def test_every_crash_leaves_a_view_that_is_right(begin, name):
-    """S63: and the next publication takes up what it finds."""
+    """S63: and the next publication continues from what it finds."""
     points = set()
     rows_shown, versions = READERS[name]
     for run in runs_of(Log.publish, begin, name):
@@ -129,7 +129,7 @@ def test_every_crash_leaves_a_view_that_is_right(begin, name):
 
 
 def pinned(store):
-    """One that has a pin whose version of the view nobody created."""
+    """One with a pin for a version of the view that nobody created."""
     filled(store)
     log = reopen(store, 2)
     for name in READERS:
@@ -193,7 +193,7 @@ def shows_nothing(store, name):
 
 
 def _check_what_the_cleaner_leaves(store, name):
-    """Passes and sweeps take nothing that the view's newest version names."""
+    """Passes and sweeps remove nothing that the view's newest version names."""
     log = reopen(store, 8)
     put(log, range(300), "4")
     log.roll()

@@ -64,7 +64,7 @@ def unended(logs):
 
 
 def check_end(crash, logs):
-    """All of it or nothing, in all logs, as their holder was told, and as the positions say."""
+    """All of it or nothing, in all logs, as its holder was told, and as the positions say."""
     found = seen(logs)
     assert found in (NONE, ALL), f"{crash}: {found}"
     assert not unended(logs), str(crash)
@@ -80,8 +80,8 @@ def check_end(crash, logs):
 
 
 def run_in_vain(store):
-    """All but the last participant prepare, which takes no such record by then; the holder aborts
-    what they hold.
+    """All but the last participant prepare; that one no longer accepts such a record; the holder
+    aborts what they hold.
     """
     logs = opened(store, 2)
     t = transaction_of_all(logs)
@@ -92,7 +92,7 @@ def run_in_vain(store):
 
 
 def test_an_abort_leaves_nothing_after_every_crash():
-    """S50: X3 and X4 of an abort; whoever comes by late ends what its holder did not."""
+    """S50: X3 and X4 of an abort; whoever comes later ends what its holder did not."""
     left = Counter()
     for crash in unlike(crash_runs(begin, run_in_vain)):
         left[len(unended(opened(crash.store, 6)))] += 1
@@ -105,7 +105,9 @@ def test_an_abort_leaves_nothing_after_every_crash():
 
 
 def begin_with_an_ended_one(store):
-    """A transaction that all have heard of stands in the home's list: it goes with the next X1."""
+    """A transaction of which all have been informed is in the home's list: it is removed with the
+    next X1.
+    """
     begin(store)
     logs = opened(store, 6)
     t = logs[0].transaction("job", timeout_ms=TIMEOUT_MS)
@@ -117,8 +119,9 @@ def begin_with_an_ended_one(store):
 
 @pytest.mark.nightly
 def test_the_next_transaction_after_every_crash():
-    """X5, C16: the outcome of the one before goes, whatever becomes of this one; none is mixed up
-    with the other."""
+    """X5, C16: the outcome of the previous one is removed, whatever happens to this one; neither is
+    confused with the other.
+    """
     outcomes = Counter()
 
     for crash in unlike(crash_runs(begin_with_an_ended_one, run)):
@@ -139,7 +142,9 @@ def test_the_next_transaction_after_every_crash():
     ],
 )
 def test_anybody_finishes_after_every_crash(order):
-    """S50, C14 to C16: past the timeout whoever comes by ends it; what was decided stays so."""
+    """S50, C14 to C16: past the timeout whoever comes later ends it; what was decided stays
+    decided.
+    """
     outcomes = Counter()
     for crash in unlike(crash_runs(begin, run)):
         late_ms = START_MS + TIMEOUT_MS + 1
@@ -154,7 +159,7 @@ def test_anybody_finishes_after_every_crash(order):
 
 @pytest.mark.nightly
 def test_a_takeover_after_every_crash():
-    """S48, S50: at once, without waiting; then the job is done again where it was not."""
+    """S48, S50: at once, without waiting; then the job is repeated if it was not done."""
     outcomes = Counter()
     for crash in unlike(crash_runs(begin, run)):
         logs = opened(crash.store, 3)
@@ -173,7 +178,7 @@ def test_a_takeover_after_every_crash():
 
 @pytest.mark.nightly
 def test_every_crash_of_who_finishes():
-    """C15: a finisher dies as well, at each of its calls, and the next one goes on."""
+    """C15: a finisher dies as well, at each of its calls, and the next one continues."""
 
     def left(store):
         begin(store)
@@ -236,7 +241,7 @@ def test_every_crash_of_a_visible_abort():
     ],
 )
 def test_every_crash_of_a_visible_one(takes_over):
-    """S51, C17: all of it or nothing, beside what others append."""
+    """S51, C17: all of it or nothing, together with what others append."""
     outcomes = Counter()
     for crash in unlike(crash_runs(begin, run_visible)):
         late_ms = START_MS if takes_over else START_MS + TIMEOUT_MS + 1

@@ -24,7 +24,7 @@ BEFORE = {b"a": b"0", b"gone": b"0"}
 AFTER = {b"a": b"1", b"b": b"1"}
 SEEDS = count(10)
 AT_ONCE = {"memory_bytes": 0}
-"""Nothing waits: each commit goes into the file by itself."""
+"""Nothing waits: each commit is written to the file by itself."""
 
 
 def open_store(store, folder, seed=None, **options):
@@ -39,7 +39,7 @@ def begin(store):
 
 
 def work(s, log):
-    """What the store does when it goes on from its positions."""
+    """What the store does when it continues from its positions."""
     if s.positions.get(log.id, {}).get(0, 0) == 0:
         s.put("a", "1")
         s.put("b", "1")
@@ -54,7 +54,7 @@ def is_done(s, log):
 @pytest.mark.parametrize("disk", [pytest.param("kept", marks=pytest.mark.nightly), "lost"])
 def test_every_crash_leaves_all_or_nothing(tmp_path, disk):
     """S48, S49, S54: state and positions agree, whatever is left of the disk; the next store does
-    what is left to do, once.
+    the remaining work, once.
     """
     seen = Counter()
     folders = (tmp_path / str(i) for i in count())
@@ -91,7 +91,7 @@ def test_every_crash_leaves_all_or_nothing(tmp_path, disk):
 
 @pytest.mark.parametrize("options", [{}, AT_ONCE], ids=["what waited", "at once"])
 def test_every_kill_in_the_middle_of_a_write(tmp_path, monkeypatch, options):
-    """L1 to L5: whatever write of the file a kill comes before or amid, the file that is left has
+    """L1 to L5: whatever write of the file a kill precedes or interrupts, the file that is left has
     all or nothing, opens, and follows the log.
     """
     store = memory_store()
@@ -128,7 +128,7 @@ def test_every_kill_in_the_middle_of_a_write(tmp_path, monkeypatch, options):
 
 class Disk:
     """A folder, and what a power failure may leave of it: contents and names that were synced, and
-    any of what came since.
+    any part of what came since.
     """
 
     def __init__(self, folder, monkeypatch):
@@ -184,8 +184,8 @@ def _with(before, data, at):
 
 
 def test_every_power_failure_leaves_a_whole_file(tmp_path, monkeypatch):
-    """L4, L5: whatever was not synced is lost, or not, the newest file has all rows of a version
-    that was shown, and none is built anew from the log.
+    """L4, L5: whether unsynced data is lost or not, the newest file has all rows of a version that
+    was shown, and none is rebuilt from the log.
     """
     monkeypatch.setattr(local_file, "SMALL_BYTES", 2_000)
     store, shown = memory_store(), {}

@@ -40,7 +40,7 @@ def reopen(store, seed):
 
 
 def state_of(store):
-    """What a user can see of a log; None where there is none."""
+    """What a user can see of a log; None if there is none."""
     try:
         log = reopen(store, 99)
     except NotFoundError:
@@ -77,7 +77,7 @@ def typed(store):
 
 
 def without_features(store):
-    """A log from before there were any; the next version is not divisible by 4."""
+    """A log of the time before there were any; the next version is not divisible by 4."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("clog.storage.administration.NEW_LOG_FEATURES", NO_FEATURES)
         filled(store)
@@ -98,7 +98,7 @@ def four_writers(store):
 
 
 def of_many_partitions(store):
-    """A log of which commits change few partitions; the next version is not divisible by 4."""
+    """A log whose commits change few partitions; the next version is not divisible by 4."""
     log = create(store, partitions=8)
     log.append(ONE, partition=0)
 
@@ -137,7 +137,7 @@ def evolve(log):
 
 
 def append_several_objects(log):
-    """As the tasks of a batch: three objects, one commit."""
+    """Like the tasks of a batch: three objects, one commit."""
     objects = []
     for p in (0, 1, 1):
         records, _ = to_records(TWO, now_us=0)
@@ -171,7 +171,7 @@ def append_with_a_full_head(log):
 
 
 def append_beside_a_tree_of_writers(log):
-    """Each page on the way of who leaves the head is written anew, and one is cut."""
+    """Each page on the path of the writer that leaves the head is rewritten, and one is split."""
     with small_pages_of_writers():
         return append(log)
 
@@ -217,8 +217,9 @@ IDEMPOTENT = {name for name in SCENARIOS if "append" not in name}
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_crash_leaves_the_old_or_the_new_state(name):
-    """C1 to C7, C10: after each, the log opens, is whole, and shows one of the two states; the work
-    done again gives exactly the new one, since the producer's entry answers for what had happened.
+    """C1 to C7, C10: after each, the log opens, is whole, and shows one of the two states;
+    repeating the work gives exactly the new one, since the producer's entry answers for what had
+    happened.
     """
     begin, act = SCENARIOS[name]
     states = {}
@@ -290,7 +291,7 @@ def test_every_crash_of_create():
 
 
 class LookedTooEarly(WrappingStore):
-    """The store of a creator that looked for a log when there was none yet."""
+    """The store of a creator that looked for a log before there was one."""
 
     looked = False
 
@@ -303,7 +304,7 @@ class LookedTooEarly(WrappingStore):
 
 
 def test_every_crash_of_a_creator_that_came_second():
-    """S47: whatever it left, the log that stands there is the first one's, and whole."""
+    """S47: whatever it left, the log that is there is the first one's, and whole."""
 
     def act(store):
         with pytest.raises(AlreadyExistsError):
@@ -332,7 +333,7 @@ def test_every_crash_of_a_creator_that_came_second():
     ],
 )
 def test_crashes_leave_only_garbage_that_the_sweep_knows(name):
-    """C1 to C4, C10: what is left of a commit that did not happen lies where the sweep looks."""
+    """C1 to C4, C10: what is left of a commit that did not happen is where the sweep looks."""
     swept = (
         documents.DATA,
         documents.PAGES,
@@ -354,7 +355,7 @@ def test_crashes_leave_only_garbage_that_the_sweep_knows(name):
 
 
 def test_a_crash_of_a_reader_leaves_nothing():
-    """Reading, the table, describe: no call of theirs writes."""
+    """Reading, the table, describe: none of their calls writes."""
 
     def act(store):
         log = reopen(store, 2)

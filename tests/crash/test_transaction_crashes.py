@@ -23,7 +23,7 @@ from clog_testing.invariants import check_log
 CLOCK: Clock = ManualClock(now_ms=5_000)
 BEFORE, JOB = ["0"], ["1", "2", "3"]
 SOURCE_PARTITIONS = 200
-"""So many positions are a document of their own."""
+"""This many positions are a separate document."""
 
 
 def begin(store):
@@ -39,7 +39,7 @@ def reopen(store, seed):
 
 
 def job(log, large):
-    """One run of a copy job: goes on from the positions, and copies what is left, if anything."""
+    """One run of a copy job: continues from the positions, and copies what is left, if anything."""
     t = log.transaction("job")
     done = log.positions("job")[log.id][0]
     if done == 1:
@@ -59,7 +59,9 @@ def run(log, large):
 
 @pytest.mark.parametrize("large", [False, True], ids=["small positions", "a document"])
 def test_every_crash_leaves_all_or_nothing(large):
-    """S48, S49, S54, C11 to C13: the next holder finds out by the positions, and does the rest."""
+    """S48, S49, S54, C11 to C13: the next holder finds out from the positions, and does
+    the rest.
+    """
     seen = Counter()
     for crash in unlike(crash_runs(begin, lambda store: run(reopen(store, 2), large))):
         log = reopen(crash.store, 3)
@@ -82,7 +84,9 @@ def test_every_crash_leaves_all_or_nothing(large):
 
 
 def test_every_lost_reply_is_told_when_it_is_committed_again():
-    """C13, H-T12: the same holder, that lives, calls commit until it is told: it is there once."""
+    """C13, H-T12: the same holder, still alive, calls commit until it gets a result: it is there
+    once.
+    """
     repeated = Counter()
 
     def act(store):
@@ -107,7 +111,9 @@ def test_every_lost_reply_is_told_when_it_is_committed_again():
 
 
 def test_every_takeover_beside_a_holder_that_lives():
-    """S48, C18: whatever became of the takeover, the holder commits all, or knows it is fenced."""
+    """S48, C18: whatever happened to the takeover, the holder commits everything, or knows that it
+    is fenced.
+    """
     outcomes = Counter()
     for crash in crash_runs(begin, lambda store: reopen(store, 4).transaction("job")):
         log = reopen(crash.store, 2)

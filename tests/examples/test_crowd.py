@@ -11,7 +11,7 @@ CROWD = Path(__file__).parents[2] / "examples" / "crowd"
 
 @pytest.mark.nightly
 def test_processes_that_are_killed_append_each_once():
-    """Whoever is killed, what was acknowledged is there, and nothing is there twice."""
+    """Whichever is killed, what was acknowledged is there, and nothing is there twice."""
     command = [sys.executable, "run.py", "--processes", "4", "--appends", "40"]
     run = subprocess.run(command, cwd=CROWD, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr

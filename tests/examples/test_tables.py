@@ -26,14 +26,14 @@ def test_addresses_and_balances(tmp_path):
 
 
 def test_event_sourcing(tmp_path):
-    """The state that was projected batch by batch is that of one replay."""
+    """The state that was projected batch by batch equals that of one replay."""
     batches, state, replayed = example("event_sourcing").main(tmp_path)
     assert batches == [2, 2, 2]
     assert state == replayed == {b"ann": {"cake": 2}}
 
 
 def test_change_data_capture(tmp_path):
-    """Both consumers have what the shop has, deletes included, also the one that came late."""
+    """Both consumers have what the shop has, including deletes, also the one that came late."""
     original, copied, teas, kept = example("cdc").main(tmp_path)
     assert original == copied == [(1, "green tea", 105), (4, "cup", 402), (5, "white tea", 700)]
     assert teas == ["green tea", "white tea"]
@@ -42,7 +42,7 @@ def test_change_data_capture(tmp_path):
 
 def test_out_of_order_changes(tmp_path):
     """By the source's position the table is right after each append, in whatever order changes
-    came; by milliseconds it is not, nor by offset (S56).
+    arrive; by milliseconds it is not, nor by offset (S56).
     """
     results = example("out_of_order_cdc").main(str(tmp_path))
     assert results["header"] == (0, 0)
@@ -52,7 +52,7 @@ def test_out_of_order_changes(tmp_path):
 
 
 def test_what_an_erasure_does_not_reach_is_unreadable(tmp_path):
-    """A back-up keeps the sealed records of who was forgotten, and nobody opens them (S59)."""
+    """A backup keeps the sealed records of forgotten persons, and nobody opens them (S59)."""
     pytest.importorskip("cryptography")
     found = example("crypto_shredding").main(str(tmp_path))
     assert found["before"] == ["1 Elm Street", "Alice", "Bob"]
@@ -61,9 +61,9 @@ def test_what_an_erasure_does_not_reach_is_unreadable(tmp_path):
 
 
 def test_a_copy_job_that_is_killed(tmp_path, monkeypatch):
-    """Two logs are read, and two others written: all is there once, as the same computation without
-    clog has it, whatever died on the way (S50, S54). Three processes do so, after two steps, none,
-    and four: however fast the machine.
+    """Two logs are read, and two others written: everything is there once, as the same computation
+    without clog has it, whatever died on the way (S50, S54). Three processes do so, after two
+    steps, none, and four: however fast the machine.
     """
     job, draw, lives = example("copy_job"), random.randint, [4, 0, 2]
     monkeypatch.setattr(job.random, "randint", lambda *of: lives.pop() if lives else draw(*of))

@@ -88,7 +88,7 @@ def as_row(c: Chunk):
 
 
 def delivered(log, p, **limits):
-    """What `Log.read` gives, in the form of the independent reader."""
+    """What `Log.read` returns, in the form of the independent reader."""
     found = []
     for batch in log.read(p, **limits):
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()

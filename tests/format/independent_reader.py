@@ -23,7 +23,7 @@ State = dict[str, Any]
 
 
 def folder(root: Path) -> Path:
-    """The folder of the log that stands at the root."""
+    """The folder of the log that is at the root."""
     return log.log_folder(root)
 
 
@@ -89,7 +89,7 @@ def segment_of(segment: state.Segment) -> dict:
 
 
 def manifest(found: State) -> State:
-    """The state without what is the same by its nature, for comparing the two ways."""
+    """The state without what differs by its nature, for comparing the two ways."""
     return {name: value for name, value in found.items() if name not in ("writers", "state")}
 
 

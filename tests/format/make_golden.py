@@ -97,7 +97,7 @@ def append_time(root: Path) -> None:
 
 
 def paged(root: Path) -> None:
-    """Snapshots and pages, edits in documents of their own, producers."""
+    """Snapshots and pages, edits in separate documents, producers."""
     log = create(root, partitions=3)
     for n in range(28):
         log.handle.clock.advance(10)
@@ -110,7 +110,7 @@ def paged(root: Path) -> None:
 
 
 def older_writers(root: Path) -> None:
-    """Pages of older writers above pages; writers who came back, one id of several kinds."""
+    """Pages of older writers above pages; writers that returned, one id of several kinds."""
     with (
         patch.object(writers, "WRITERS_MAX", 4),
         patch.object(writers, "PAGE_BYTES_MAX", 500),

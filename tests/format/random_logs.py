@@ -58,7 +58,7 @@ LIMITS = {
     f"{STORAGE}.objects.writer.GROUP_ROWS": (5, 32_768),
     f"{STORAGE}.objects.writer.WHOLE_BYTES": (0, 1 << 20),
 }
-"""What divides and pages: small values, so that a few records reach them, and those in use."""
+"""What divides and pages: small values, so that few records reach them, and the real ones."""
 TYPES = {
     "key": pa.struct([("a", pa.int32()), ("b", pa.string())]),
     "value": pa.struct(
@@ -72,7 +72,7 @@ KEYS = {
     "key": pa.struct([*TYPES["key"], ("p", pa.decimal128(9, 2)), ("t", pa.date32())]),
     "value": TYPES["value"],
 }
-"""What a key has by the feature ``typed-keys``, too."""
+"""What a key also has by the feature ``typed-keys``."""
 BY_HEADER = {"compaction.strategy": "header", "compaction.strategy.header": "lsn"}
 BY_TIME = {"compaction.strategy": "timestamp"}
 ORDERS: tuple[dict[str, str], ...] = (
@@ -180,8 +180,8 @@ class RandomLog:
         return made
 
     def mirror(self, clock: Clock | None = None) -> None:
-        """Commits records with their offsets, which have gaps between them, and ends that lie
-        behind; now and then the source begins where it ended, or the mirror is over.
+        """Commits records with their offsets, which have gaps between them, and ends after them;
+        now and then the source starts where it ended, or the mirror is over.
         """
         draw = self.draw
         log = Log.open(self.store, clock=clock or self.clock, ids=SeededIds(next(self._ids)))
@@ -305,7 +305,7 @@ class RandomLog:
         self.log.alter({name: self.draw.choice(values)})
 
     def reorder(self) -> None:
-        """Other records of a key win from now on, or late ones show."""
+        """Other records of a key win from now on, or late ones are shown."""
         self.order = self.draw.choice(ORDERS)
         self.log.alter(NO_ORDER | self.draw.choice([self.order, self.order, {}]))
         self.logs = [self._opened(), self._opened()]  # Who wrote before is refused once.
@@ -339,7 +339,7 @@ class RandomLog:
         self._erase(self.logs[0])
 
     def _erase(self, log: Log) -> None:
-        """Asks that a key be erased, the next one each time; rounds carry it out."""
+        """Requests that a key be erased, the next one each time; rounds carry it out."""
         number = self.done["reopen"] % 14
         key: Any = f"k{number}"
         if self.is_typed:
@@ -361,7 +361,7 @@ class RandomLog:
             keep_row_texts(self.log.handle, 2, None, (name, "Id"))
 
     def check(self) -> None:
-        """Holds the log against both readers, and every version against itself."""
+        """Compares the log with both readers, and every version with itself."""
         log = self._opened()
         agree(self.root, log, whole_history=not self.swept)
         ir.check(self.root)
@@ -417,7 +417,7 @@ EVERYTHING = {
         "outcomes kept",
     ),
 }
-"""What a log may have; `found_in` says what one has."""
+"""What a log may have; `found_in` returns what one has."""
 
 
 def found_in(log: RandomLog) -> set[str]:
@@ -496,7 +496,7 @@ def plain_pages(folder: Path) -> list[Path]:
 
 @contextmanager
 def made(seed: int, steps: int) -> Iterator[RandomLog]:
-    """The log of a seed, after so many steps; it is gone afterwards."""
+    """The log of a seed, after this many steps; it is deleted afterwards."""
     folder = Path(tempfile.mkdtemp())
     draw = random.Random(f"limits {seed}")
     try:
@@ -513,7 +513,7 @@ def made(seed: int, steps: int) -> Iterator[RandomLog]:
 
 
 def check_seed(seed: int, steps: int, told: Callable[[RandomLog], None] | None = None) -> None:
-    """Makes the log of a seed, and holds it against both readers."""
+    """Makes the log of a seed, and compares it with both readers."""
     with made(seed, steps) as log:
         log.check()
         if told is not None:

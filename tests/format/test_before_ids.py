@@ -15,8 +15,8 @@ from clog.storage.store import open_store
 
 BEFORE = Path(__file__).parent / "before" / "0362e2d"
 MESSAGE = (
-    r"the log at .*/log was written by a clog before release 0\.1\.0, which this release does not"
-    r' read; nothing was changed; pipe the output of "clog consume URL --json" of the clog that'
+    r"the log at .*/log was written by a clog older than 0\.1\.0, and this release cannot"
+    r' read it; nothing was changed; pipe the output of "clog consume URL --json" of the clog that'
     r' wrote it into "clog produce NEW_URL --format jsonl" of this one'
 )
 
@@ -67,7 +67,7 @@ def test_the_command_line_says_so_once(root, command, shell):
     assert files(root) == before
     assert (result.exit_code, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
-    assert line.startswith(f"error: the log at {root} was written by a clog before release 0.1.0")
+    assert line.startswith(f"error: the log at {root} was written by a clog older than 0.1.0")
 
 
 def test_the_remedy_works(tmp_path, shell):

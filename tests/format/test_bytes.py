@@ -1,4 +1,4 @@
-"""The bytes of documents, pinned: nobody changes the format by accident."""
+"""The bytes of documents, pinned: the format is never changed by accident."""
 
 from dataclasses import replace
 

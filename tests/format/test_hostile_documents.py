@@ -1,5 +1,6 @@
 """What FORMAT.md forbids, both readers refuse: edits and snapshots of random logs with one value of
-another kind, out of range, twice, or missing. What both accept they understand in the same way.
+another kind, out of range, duplicated, or missing. What both accept they understand in the same
+way.
 """
 
 import copy
@@ -47,7 +48,7 @@ def value_at(body, place):
 
 
 def others(value):
-    """What may stand in the place of a value."""
+    """What may be put in place of a value."""
     yield from (REMOVED, None, True, "x", [], {}, 1.0, -1, -2, 0, 1, 2**62, 2**63)
     if type(value) is int:
         yield from (value + 1, value - 1, float(value))
@@ -80,7 +81,7 @@ def hostile(body, draw):
 
 
 def facts(manifest):
-    """What a manifest of clog says that the second reader's states say, too."""
+    """What clog's manifest and the second reader's states both contain."""
     head, partitions = manifest.head, range(manifest.head.log.partitions)
     return {
         "first_dirty": list(manifest.first_dirty),
@@ -103,7 +104,7 @@ def facts(manifest):
 
 
 def second_facts(state):
-    """The same of a state of the second reader."""
+    """The same for a state of the second reader."""
     return {
         "first_dirty": [p.first_dirty for p in state.partitions],
         "segments": [
@@ -141,7 +142,7 @@ def check(mine, theirs, place, value):
 
 
 def applied(before, version, commit, body):
-    """What clog makes of an edit after a manifest."""
+    """The result of an edit after a manifest in clog."""
     edit = edit_from_json(body, version=version)
     return facts(apply(before, edit, commit_id=commit["id"], time_ms=commit["time_ms"]))
 
@@ -153,7 +154,7 @@ def applied_by_second(before, commit, body):
 
 
 def restored(handle, version):
-    """What clog reads of a snapshot and its pages."""
+    """What clog reads from a snapshot and its pages."""
     return facts(unpage(handle.store, read_snapshot(handle.store, version)))
 
 
@@ -185,7 +186,7 @@ def test_edits(log):
 
 
 def test_snapshots(log):
-    """FORMAT.md §3.4, §4: the state as a whole; pages are left as they are."""
+    """FORMAT.md §3.4, §4: the state as a whole; pages are left unchanged."""
     made, handle, second = log
     refused = tried = 0
     for version in second.folder.numbered("snapshots"):

@@ -1,5 +1,5 @@
 """What FORMAT.md §5.1 forbids in the rows of an object, both readers refuse and `verify` names: the
-object's checksums are right, and what the log says of it, so nothing but its rows tells.
+object's checksums are right, and so is what the log says about it, so only its rows show it.
 """
 
 import io
@@ -36,7 +36,9 @@ FORBIDDEN = {
 
 @pytest.fixture
 def forged(tmp_path):
-    """Makes a log whose one object has these columns, all that describes it as the format says."""
+    """Makes a log whose one object has these columns, everything that describes it being as the
+    format says.
+    """
 
     def make(columns):
         log = Log.create(str(tmp_path / "log"), partitions=1)
@@ -75,7 +77,7 @@ def object_of(columns):
 
 
 def test_what_is_sound_is_read(forged):
-    """An empty list of headers is none, and a header's value may be null."""
+    """An empty list of headers means none, and a header's value may be null."""
     url = forged(SOUND)
     assert [row["key"] for batch in Log.open(url).read() for row in batch.to_pylist()] == [
         *SOUND["key"]

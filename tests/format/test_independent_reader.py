@@ -1,4 +1,4 @@
-"""What clog writes is what FORMAT.md says: a second reader finds the same, in two ways."""
+"""What clog writes is what FORMAT.md specifies: a second reader finds the same, in two ways."""
 
 import shutil
 import tempfile
@@ -43,7 +43,7 @@ def root(tmp_path):
 
 
 def create(root, partitions=2, **config):
-    """A log on disk at a manual clock."""
+    """A log on disk with a manual clock."""
     names = {name.replace("_", "."): value for name, value in config.items()}
     clock, ids = ManualClock(START_MS), SeededIds(5)
     return Log.create(str(root), partitions, names, clock=clock, ids=ids)
@@ -85,7 +85,7 @@ def rewrite(log, p, keep, base, end, *, horizons=None, segments=None):
 
 
 def test_an_empty_log(root):
-    """Version 0 alone; nothing to read."""
+    """Only version 0; nothing to read."""
     state = agree(root, create(root, partitions=3))
     assert (state["version"], state["end"]) == (0, [0, 0, 0])
 
@@ -113,7 +113,7 @@ def test_the_table(root):
 
 
 def test_keys_values_and_headers_of_every_kind(root):
-    """Null is no empty value (S4); headers repeat, some without value; any bytes."""
+    """Null is not an empty value (S4); headers repeat, some without a value; any bytes."""
     log = create(root)
     log.append(rows(None, b"", b"\x00\xff", "ü" * 300))
     log.append([{"key": b"", "value": b"1"}, {"key": "ü", "value": None}], partition=[1, 0])
@@ -123,7 +123,7 @@ def test_keys_values_and_headers_of_every_kind(root):
 
 
 def test_records_without_key(root):
-    """S5: allowed where the log is not compacted."""
+    """S5: allowed if the log is not compacted."""
     log = create(root, cleanup_policy="delete")
     log.append([{"key": None, "value": b"1"}, {"key": None, "value": None}])
     agree(root, log)
@@ -144,7 +144,7 @@ def test_log_append_time(root):
 
 
 def test_starts_in_the_middle_of_a_chunk(root):
-    """S36: what lies below the log start offset is not delivered, though its rows are there."""
+    """S36: what is below the log start offset is not returned, though its rows are there."""
     log = create(root)
     for n in range(3):
         log.append(rows(*"abcdefgh", key=f"{n}-"))
@@ -157,7 +157,7 @@ def test_starts_in_the_middle_of_a_chunk(root):
 
 
 def test_segments_sealed_by_hand_by_size_and_by_chunks(root):
-    """S7, S8: rolls inside appends, and seals of their own."""
+    """S7, S8: rolls within appends, and separate seals."""
     log = create(root, segment_bytes="120", segment_jitter_ms="50")
     for n in range(9):
         log.append(rows(*"abcdefghij"))
@@ -193,7 +193,7 @@ def test_many_commits_with_snapshots_and_pages(root, monkeypatch):
 
 
 def test_times_that_were_set_back(root, monkeypatch):
-    """FORMAT.md §3.2: also those of segments in pages; a timestamp of a record stays as it is."""
+    """FORMAT.md §3.2: also those of segments in pages; a record's timestamp stays as it is."""
     monkeypatch.setattr(committer, "SNAPSHOT_EDIT_BYTES_MIN", 500)
     monkeypatch.setattr(snapshots, "PAGE_CHUNKS_MIN", 3)
     log = create(root, message_timestamp_type="LogAppendTime", segment_chunks="1")
@@ -215,7 +215,7 @@ def test_times_that_were_set_back(root, monkeypatch):
 
 
 def test_cleaning_under_pages(root, monkeypatch):
-    """An edit of segments that are in a page takes them out of it for that partition alone."""
+    """An edit of segments that are in a page removes them from it only for that partition."""
     monkeypatch.setattr(committer, "SNAPSHOT_EDIT_BYTES_MIN", 900)
     monkeypatch.setattr(snapshots, "PAGE_CHUNKS_MIN", 4)
     log = create(root)
@@ -234,7 +234,7 @@ def test_cleaning_under_pages(root, monkeypatch):
 
 
 def test_dead_rows(root, monkeypatch):
-    """FORMAT.md §5.4: inline, in files, in pages, kept by merges, one in place of another."""
+    """FORMAT.md §5.4: inline, in files, in pages, kept by merges, one replaced by another."""
     monkeypatch.setattr(committer, "SNAPSHOT_EDIT_BYTES_MIN", 900)
     monkeypatch.setattr(snapshots, "PAGE_CHUNKS_MIN", 4)
     log = create(root, partitions=1, object_bytes="1000", segment_bytes="3000")
@@ -257,7 +257,7 @@ def test_dead_rows(root, monkeypatch):
 
 
 def test_an_edit_in_a_document_of_its_own(root, monkeypatch):
-    """FORMAT.md §3.3: `edit_at`, also where later commits carry it along."""
+    """FORMAT.md §3.3: `edit_at`, also if later commits carry it along."""
     monkeypatch.setattr(commits, "INLINE_EDIT_BYTES_MAX", 200)
     log = create(root)
     for n in range(6):
@@ -267,7 +267,7 @@ def test_an_edit_in_a_document_of_its_own(root, monkeypatch):
 
 
 def test_more_writers_than_a_head_holds(root):
-    """FORMAT.md §3.4: none is forgotten."""
+    """FORMAT.md §3.4: none is dropped."""
     log = create(root)
     for n in range(140):
         log.append(rows("a"), producer=(f"producer-{n % 100}", n))
@@ -278,7 +278,7 @@ def test_more_writers_than_a_head_holds(root):
 
 
 def test_heads_with_the_columns_of_some_partitions(root, monkeypatch):
-    """FORMAT.md §3.4: the others stand in a document; every version, and the next one is due."""
+    """FORMAT.md §3.4: the others are in a document; every version, and the next one is due."""
     monkeypatch.setattr(columns, "INLINE_PARTITIONS_MAX", 8)
     monkeypatch.setattr(committer, "SNAPSHOT_EDIT_BYTES_MIN", 900)
     log = create(root, partitions=20, segment_chunks="2")
@@ -295,7 +295,9 @@ def test_heads_with_the_columns_of_some_partitions(root, monkeypatch):
 
 
 def test_pages_of_writers_above_pages(root, monkeypatch):
-    """FORMAT.md §4: a tree of several levels, whoever comes back, and in one commit several."""
+    """FORMAT.md §4: a tree of several levels, whichever writers return, and several in
+    one commit.
+    """
     monkeypatch.setattr(writers, "PAGE_BYTES_MAX", 500)
     monkeypatch.setattr(writers, "WRITERS_MAX", 4)
     log = create(root)
@@ -319,7 +321,7 @@ def test_compression_of_every_kind(root):
 
 
 def test_a_chunk_with_gaps(root):
-    """S1: offsets without record; the end offset does not move with the last record (S3)."""
+    """S1: offsets without a record; the end offset does not move with the last record (S3)."""
     log = create(root, partitions=1)
     log.append(rows(*"abcdefgh"))
     log.roll()
@@ -346,8 +348,8 @@ def test_merged_segments_with_horizons_in_rows(root):
 
 @pytest.mark.parametrize(("given", "counts"), [(99, 99), (1 << 70, (1 << 63) - 1)])
 def test_a_horizon_of_a_chunk(root, given, counts):
-    """FORMAT.md §5.3: for tombstones below `up_to` that have none of their own; a sum that ran over
-    is the last time there is.
+    """FORMAT.md §5.3: for tombstones below `up_to` that have none of their own; a sum that
+    overflowed is the latest possible time.
     """
     log = create(root, partitions=1)
     log.append(rows(None, "b", None, None))
@@ -373,7 +375,7 @@ def test_integers_of_more_than_64_bits_are_refused(root):
 
 
 def test_coalesced_chunks_of_the_active_segment(root):
-    """FORMAT.md §3.3: other chunks, the same segment; appends go on."""
+    """FORMAT.md §3.3: other chunks, the same segment; appends continue."""
     log = create(root)
     for n in range(4):
         log.append(rows(*"abcdef", key=f"{n}-"))
@@ -389,8 +391,8 @@ def test_coalesced_chunks_of_the_active_segment(root):
     reason="Arrow states the sizes of columns since 19; without them nothing is copied",
 )
 def test_row_groups_that_were_copied(root, monkeypatch):
-    """FORMAT.md §5.1: the footer, its sum, the key index and page checksums of an object that was
-    composed of others' row groups are those of any object.
+    """FORMAT.md §5.1: the footer, its checksum, the key index and page checksums of an object that
+    was composed of others' row groups are those of any object.
     """
     monkeypatch.setattr("clog.storage.objects.writer.GROUP_ROWS", 8)
     monkeypatch.setattr("clog.storage.objects.writer.GROUP_BYTES_MIN", 1)
@@ -450,7 +452,7 @@ def test_an_object_referred_to_again_in_part(root):
 
 
 def test_a_cleaned_log(root):
-    """The cleaner's own work: passes, retention, tombstones that go."""
+    """The cleaner's own work: passes, retention, tombstones that are removed."""
     log = create(root, min_cleanable_dirty_ratio="0", delete_retention_ms="100")
     cleaner = Cleaner(log, clock=log.handle.clock)
     log.append(rows(*[None] * 8, key="gone"))
@@ -516,7 +518,7 @@ def perform(log, name, argument):
 
 @pytest.fixture
 def sound(root):
-    """A small log of all kinds of files but pages, which nobody has damaged yet."""
+    """A small undamaged log with all kinds of files except pages."""
     log = create(root, partitions=1)
     for n in range(5):
         log.append(rows(*"abc", key=f"{n}-"))
@@ -535,7 +537,7 @@ def damaged_somewhere(root):
 
 
 def test_the_independent_reader_sees_damage(sound):
-    """Its agreement means something: one bit anywhere in a commit or an object, and it refuses."""
+    """Its agreement is meaningful: one bit anywhere in a commit or an object, and it refuses."""
     for path in [
         ir.folder(sound) / "commits" / f"{3:020d}.json",
         next((ir.folder(sound) / "data").iterdir()),
@@ -560,7 +562,7 @@ def rewritten(root, version, change):
 
 @pytest.mark.parametrize("lost", [{3}, {0}, {1, 2}, {0, 1, 2, 3}])
 def test_a_list_of_earlier_edits_that_has_a_gap(root, lost):
-    """§3.1: both readers find what it lacks in the commits themselves, and the log goes on."""
+    """§3.1: both readers find what it lacks in the commits themselves, and the log continues."""
     log = create(root)
     for n in range(4):
         log.append(rows(f"v{n}"))
@@ -592,7 +594,7 @@ def test_a_list_of_earlier_edits_that_has_a_gap(root, lost):
     ],
 )
 def test_the_independent_reader_sees_what_contradicts_the_format(sound, change):
-    """Documents whose sums agree and whose facts do not."""
+    """Documents whose checksums agree but whose facts do not."""
     rewritten(sound, 4, lambda body: None)
     assert not damaged_somewhere(sound)
     rewritten(sound, 4, change)

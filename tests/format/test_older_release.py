@@ -83,7 +83,7 @@ def log(tmp_path, monkeypatch):
 
 @pytest.fixture
 def quill(monkeypatch):
-    """A feature that the release does not know, of the readers that a test says."""
+    """A feature that the release does not know, about the readers that a test gives."""
 
     def announce(*, of_readers):
         feature = Feature("quill", "4", of_readers, "")
@@ -93,7 +93,7 @@ def quill(monkeypatch):
 
 
 def test_a_log_of_this_release_without_new_features_is_one_of_the_release_before(log, older):
-    """It reads and writes it, and this release goes on with what it wrote."""
+    """It reads and writes it, and this release continues with what it wrote."""
     told = older("cold")
     assert (told["read"], told["table"], told["append"]) == (1, 1, 2)
     assert not [answer for answer in told.values() if isinstance(answer, str)]
@@ -126,8 +126,8 @@ def test_it_refuses_to_write_a_log_with_a_feature_of_writers(log, older, quill, 
 
 @pytest.mark.parametrize("how", ["cold", "warm"])
 def test_it_reads_a_log_with_rules_of_texts(older, tmp_path, monkeypatch, how):
-    """FORMAT.md §19: whatever the rules, as it stands beside what it knows; and it refuses to
-    write texts of its own beside them.
+    """FORMAT.md §19: whatever the rules, as they are beside what it knows; and it refuses to write
+    texts of its own beside them.
     """
     monkeypatch.setattr(creating, "NEW_LOG_FEATURES", FeatureNames((), ("row-texts",)))
     log = Log.create(str(tmp_path / "log"), partitions=1)
@@ -145,8 +145,8 @@ def test_it_reads_a_log_with_rules_of_texts(older, tmp_path, monkeypatch, how):
 
 @pytest.mark.parametrize("how", ["cold", "warm"])
 def test_it_reads_a_log_that_is_kept_for_a_cut(older, tmp_path, monkeypatch, how):
-    """FORMAT.md §20: keeps and cuts stand beside what it knows; and it refuses to clean, so that
-    it raises no version above one that is kept.
+    """FORMAT.md §20: keeps and cuts are beside what it knows; and it refuses to clean, so that it
+    raises no version above one that is kept.
     """
     monkeypatch.setattr(creating, "NEW_LOG_FEATURES", FeatureNames((), ("named-cuts",)))
     log = Log.create(str(tmp_path / "log"), partitions=1)
@@ -159,7 +159,7 @@ def test_it_reads_a_log_that_is_kept_for_a_cut(older, tmp_path, monkeypatch, how
 
 
 def test_it_knows_the_edit_that_adds_a_feature(log, older):
-    """Decision 0017: it reads on, and writes, where it knows the feature."""
+    """Decision 0017: it continues to read, and writes if it knows the feature."""
     log.upgrade([DEAD_ROWS])
     told = older("cold")
     assert (told["read"], told["table"], told["append"], told["alter"]) == (1, 1, 3, 4)
@@ -186,8 +186,8 @@ def test_it_writes_beside_transactions(log, older, how):
 
 @pytest.mark.parametrize("how", ["cold", "warm"])
 def test_its_log_takes_part_in_a_transaction(release, older, tmp_path, how):
-    """S50: one that it made gets the features with its first undecided records; it shows nothing
-    of these, and appends behind them.
+    """S50: one that it made gets the features with its first undecided records; it shows none of
+    these, and appends after them.
     """
     program = "import sys; from clog.storage import Log; Log.create(sys.argv[1], 1).append(%r)"
     arguments = [sys.executable, "-c", program % ONE, str(tmp_path / "log")]
@@ -235,7 +235,7 @@ for url in sys.argv[1:]:
 
 def test_what_it_refuses_is_in_a_table(release, tmp_path, monkeypatch):
     """docs/upgrading.md has a row for each feature that the release refuses, and says what it does
-    with a log that has it; it takes a log with any other.
+    with a log that has it; it accepts a log with any other.
     """
     urls = {name: str(tmp_path / name) for name in registry.FEATURES}
     schemas = {

@@ -70,7 +70,7 @@ def named(path):
 
 @pytest.fixture
 def made(monkeypatch):
-    """A log of five commits, and what was asked of its store by whom."""
+    """A log of five commits, and the requests to its store by each process."""
     monkeypatch.setattr(creating, "NEW_LOG_FEATURES", NO_FEATURES)
     store, asked = FaultyStore(memory_store()), []
 

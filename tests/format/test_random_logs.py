@@ -10,7 +10,7 @@ SEEDS = (1, 9, 11, 12, 19, 20, 22, 26, 27, 104)
 
 def test_both_readers_find_the_same():
     """FORMAT.md: the state in two ways, records, tables of old versions, writers, every file; and
-    what a log can have, one of these logs has.
+    everything that a log can have is in one of these logs.
     """
     seen = set()
     for seed in SEEDS:

@@ -1,5 +1,5 @@
 """An upgrade from release 0.1.0, in any order, with kills: its wheel runs beside this release on
-the same logs, in processes of their own (docs/upgrading.md).
+the same logs, in separate processes (docs/upgrading.md).
 """
 
 import json
@@ -176,7 +176,7 @@ class Site:
         )
 
     def step(self, role):
-        """Lets a role do one thing, beside whatever the others do; returns what it tells."""
+        """Lets a role do one thing, beside whatever the others do; returns what it reports."""
         if role not in self.processes:
             self.start(role)
         process = self.processes[role]
@@ -277,7 +277,7 @@ def values(log):
 
 
 def check(site):
-    """What was told is there, once, in order; both logs of the job agree; all is whole."""
+    """What was acknowledged is there, once, in order; both logs of the job agree; all is sound."""
     site.close()
     while site.step("query") is not None:
         pass
@@ -316,7 +316,7 @@ GROUPS = [("writer", "state"), ("cleaner",), ("query", "reader")]
 )
 def test_any_order_of_upgrade(site, order):
     """Writers first, cleaner first, readers last: each is killed in what it does, and another one
-    beside it, and goes on.
+    beside it, and continues.
     """
     site.steps()
     for group, beside in zip(order, ("job", "writer", "cleaner"), strict=True):
@@ -333,8 +333,8 @@ def test_any_order_of_upgrade(site, order):
 
 def test_what_came_with_a_feature_refuses_the_release_before_in_words(site):
     """The first transaction over several logs by this release adds `named-cuts` to its home: an
-    older cleaner leaves that alone and says why, an older job does, too, and the other logs go on;
-    back from this release to 0.1.0 is possible where no feature came.
+    older cleaner leaves that alone and says why, so does an older job, and the other logs continue;
+    going back from this release to 0.1.0 is possible if no feature was added.
     """
     rest = ("job", "writer", "reader", "state")
     site.steps(("cleaner", *rest))
@@ -356,7 +356,8 @@ def test_what_came_with_a_feature_refuses_the_release_before_in_words(site):
 @pytest.mark.parametrize("writer", ["0.1.0", "this release"])
 def test_a_daemon_is_replaced_in_the_middle(site, writer):
     """`clog cleaner` of both releases in turn, each killed in another commit of sealing, passes and
-    publications: the next one goes on, and at no death a view shows but the table at its version.
+    publications: the next one continues, and after no death does a view show anything but the table
+    at its version.
     """
     site.steps()
     site.kill("cleaner")

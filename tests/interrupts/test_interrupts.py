@@ -1,4 +1,4 @@
-"""Handles that live on after an interrupt (`integration/interrupts`): a short run, and which lines
+"""Handles that continue after an interrupt (`integration/interrupts`): a short run, and which lines
 it leaves out.
 """
 
@@ -38,9 +38,9 @@ def test_a_handle_lives_on_after_an_interrupt_at_any_line():
 
 
 def test_others_live_on_after_an_interrupt_at_any_line():
-    """A state store and its file, a state table, a publication, an idempotent append, transactions
-    that are visible or aborted, a look that searches; what is proposed, taken along by others,
-    combined and withdrawn (COMMIT.md §14), where an interrupt makes no requests.
+    """A state store and its file, a state table, a publication, an idempotent append, visible or
+    aborted transactions, a look that searches; what is proposed, included by others, combined and
+    withdrawn (COMMIT.md §14), where an interrupt makes no requests.
     """
     flows = (
         "state store",
@@ -92,8 +92,8 @@ def test_an_interrupt_at_any_place_lets_go_of_a_lock():
 
 
 def test_lines_that_are_left_out_are_those_of_locks_in_c():
-    """No signal strikes between the block of such a lock and its release; the list is of all
-    modules that have such lines, and each makes its locks so.
+    """No signal strikes between the block of such a lock and its release; the list contains all
+    modules that have such lines, and each makes its locks that way.
     """
     found = {}
     for part in ("storage", "cleaner", "connector"):
@@ -121,8 +121,8 @@ def test_lines_that_are_left_out_are_those_of_locks_in_c():
 
 
 def test_what_lives_on_in_storage_waits_for_no_lock_in_python():
-    """``threading.Condition`` and ``threading.Event`` stay taken where an interrupt comes as they
-    are entered or left.
+    """``threading.Condition`` and ``threading.Event`` stay locked if an interrupt comes as they are
+    entered or left.
     """
     for path in sorted((ROOT / "storage" / "clog").rglob("*.py")):
         if "clog_testing" not in path.parts and path.name != "conformance.py":
@@ -132,7 +132,9 @@ def test_what_lives_on_in_storage_waits_for_no_lock_in_python():
 
 
 def test_nothing_is_being_handled_after_an_interrupt():
-    """Wherever it struck: else every later error of the thread would have it as its context."""
+    """Wherever it struck: otherwise every later error of the thread would have it as its
+    context.
+    """
     store, at = memory_store(), 0
     while interrupted(lambda: try_read(store, 5), at) is not None:
         assert sys.exception() is None

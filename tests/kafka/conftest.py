@@ -30,7 +30,7 @@ class Kafka:
         return f"kafka://{self.address}/{topic}"
 
     def topic(self, partitions=1, name=None, **config):
-        """Makes a topic and returns its name; ``cleanup_policy=…`` is a config of it."""
+        """Creates a topic and returns its name; ``cleanup_policy=…`` is a config of it."""
         from confluent_kafka.admin import NewTopic
 
         name = name or f"topic-{next(_numbers)}"
@@ -45,7 +45,7 @@ class Kafka:
         self.until(lambda: topic not in self.admin.list_topics(timeout=WAIT_S).topics)
 
     def produce(self, topic, records, partition=0, **options):
-        """Sends records, dicts of what `Producer.produce` takes, or values; each is a batch."""
+        """Sends records, dicts of what `Producer.produce` accepts, or values; each is a batch."""
         from confluent_kafka import Producer
 
         producer = Producer({**self.client, "linger.ms": 0, **options})
@@ -153,7 +153,7 @@ class Kafka:
         return self.broker.folder / "data" / f"{topic}-{partition}"
 
     def stop(self, *, hard=False):
-        """Stops the broker; ``hard``: without a word."""
+        """Stops the broker; ``hard``: without a shutdown."""
         if hard:
             self.broker.kill()
         else:
@@ -173,7 +173,7 @@ class Kafka:
 
     @staticmethod
     def batches(path: Path):
-        """Yields (position, base offset, size) of the batches in a segment of Kafka's."""
+        """Yields (position, base offset, size) of the batches in a Kafka segment."""
         data = path.read_bytes()
         at = 0
         while at + 12 <= len(data):
@@ -236,11 +236,11 @@ def registry(tmp_path_factory):
 
 @pytest.fixture
 def kafka(kafka_broker):
-    """A broker that runs."""
+    """A running broker."""
     return Kafka(kafka_broker)
 
 
 @pytest.fixture
 def url(tmp_path):
-    """Where a log may stand."""
+    """Where a log may be."""
     return str(tmp_path / "log")

@@ -15,7 +15,7 @@ from clog.bridge import keep_state
 
 
 def count(value, state):
-    """Counts a word, in two stores' worth of keys: as often as it came, and its last place."""
+    """Counts a word, in two stores' worth of keys: how often it came, and its last place."""
     number = state.get(value, 0) + 1
     state.set(value, number)
     state.set(f"seen-{value}", number, ttl=timedelta(days=30))

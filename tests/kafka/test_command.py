@@ -29,7 +29,7 @@ def run(*arguments, code=0, **environment):
 
 
 def test_once_says_what_it_did(kafka, url):
-    """Records, how far, and what is worth a note; as JSON all that `MirroredTopic` has."""
+    """Records, how far, and what deserves a note; as JSON everything in `MirroredTopic`."""
     topic = kafka.topic(min_insync_replicas=1)
     kafka.produce(topic, [b"a", b"b", {"key": "c", "value": "c", "timestamp": -1}])
     done = run("mirror", kafka.url(topic), url, "--once")
@@ -37,14 +37,14 @@ def test_once_says_what_it_did(kafka, url):
         f"mirrored 3 records of {topic} into {url}; up to 0: 3; 0 offsets behind\n"
     )
     assert "clog.mirror.timestamp" in done.stderr
-    assert "config min.insync.replicas is not taken over" in done.stderr
+    assert "config min.insync.replicas is not copied" in done.stderr
     kafka.produce(topic, [b"d"])
     (told,) = json.loads(run("mirror", kafka.url(topic), url, "--once", "--json").stdout)["topics"]
     assert (told["records"], told["offsets"], told["lag"]) == (1, {"0": 4}, 0)
 
 
 def test_a_stop_is_one_line_with_the_remedy(kafka, url):
-    """And exit code 1; what a wrong command line is, is 2."""
+    """And exit code 1; a wrong command line is 2."""
     topic = kafka.topic()
     kafka.produce(topic, [b"a", b"b"])
     run("mirror", kafka.url(topic), url, "--once")
@@ -59,7 +59,7 @@ def test_a_stop_is_one_line_with_the_remedy(kafka, url):
 
 
 def test_options_of_the_client_come_from_the_environment_and_are_not_shown(kafka, url):
-    """A password that is refused, and an option that there is not."""
+    """A password that is refused, and an option that does not exist."""
     topic = kafka.topic()
     secret = json.dumps({"security.protocol": "hunter2"})
     done = run("mirror", kafka.url(topic), url, "--once", code=1, CLOG_KAFKA_OPTIONS=secret)
@@ -69,7 +69,7 @@ def test_options_of_the_client_come_from_the_environment_and_are_not_shown(kafka
 
 
 def test_a_log_first_and_a_topic_second_sends(kafka, url):
-    """The way back, by the same command; options of the other way are refused."""
+    """The way back, with the same command; options of the other direction are refused."""
     topic = kafka.topic(retention_ms=-1)
     Log.create(url, 1).append([{"key": "a", "value": "1"}, {"key": "b", "value": "2"}])
     done = run("mirror", url, kafka.url(topic), "--once")
@@ -96,7 +96,7 @@ def test_brokers_that_are_dead_are_named_after_five_seconds(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_mirror_with_all_committed_that_was_read(kafka, url, number):
-    """It says how far it is, and exits as interrupted."""
+    """It reports how far it is, and exits as interrupted."""
     topic = kafka.topic()
     kafka.many(topic, 1000)
     command = [sys.executable, "-m", "clog_command", "mirror", kafka.url(topic), url]

@@ -42,8 +42,8 @@ def letters(url):
 
 
 def test_json_becomes_columns_at_the_same_offsets(kafka, url, tmp_path):
-    """Tombstones stay; a record that does not decode leaves a gap, and lies among the dead letters
-    as it was, with its place; the end is the topic's.
+    """Tombstones stay; a record that does not decode leaves a gap, and is among the dead letters
+    unchanged, with its place; the end is the topic's.
     """
     topic = kafka.topic(2, cleanup_policy="compact")
     kafka.produce(topic, [b'{"n": 1}', b"{", None, b'{"n": 4}'])
@@ -57,7 +57,7 @@ def test_json_becomes_columns_at_the_same_offsets(kafka, url, tmp_path):
     assert Log.open(url).end_offsets() == {0: kafka.extent(topic)[1], 1: 1}
     first, second = sorted(letters(dead))
     assert first[:3] == (0, 1, b"{")
-    assert second == (1, 0, b"\xff", "has a value that is no UTF-8 at byte 0")
+    assert second == (1, 0, b"\xff", "has a value that is not UTF-8 at byte 0")
     assert Log.open(dead).partitions == 2
     kafka.produce(topic, [b'{"n": 6}'])
     again = mirror(kafka.url(topic), url, once=True, decode=JSON, dead_letters=dead)
@@ -68,12 +68,12 @@ def test_json_becomes_columns_at_the_same_offsets(kafka, url, tmp_path):
 
 
 def test_without_dead_letters_the_first_one_is_a_stop(kafka, url):
-    """What was committed stays; with them the mirror goes on where it was."""
+    """What was committed stays; with them the mirror continues where it was."""
     topic = kafka.topic()
     kafka.produce(topic, [b'{"n": 1}'])
     mirror(kafka.url(topic), url, once=True, decode=JSON)
     kafka.produce(topic, [b'{"n": 2}', b"x"])
-    with pytest.raises(SourceUndecodableError, match=r"offset 2 of partition 0 .* is no JSON"):
+    with pytest.raises(SourceUndecodableError, match=r"offset 2 of partition 0 .* is not JSON"):
         mirror(kafka.url(topic), url, once=True, decode=JSON)
     assert [offset for offset, *_ in typed_rows(url)] == [0]
     mirror(kafka.url(topic), url, once=True, decode=JSON, dead_letters=f"{url}-dead")
@@ -82,7 +82,7 @@ def test_without_dead_letters_the_first_one_is_a_stop(kafka, url):
 
 def test_a_log_is_typed_or_not(kafka, url):
     """A run that does not say how to decode is refused for a typed log, one that does for a log of
-    bytes; so is a comparison.
+    bytes; the same for a comparison.
     """
     topic = kafka.topic()
     kafka.produce(topic, [b'{"n": 1}'])
@@ -97,8 +97,8 @@ def test_a_log_is_typed_or_not(kafka, url):
 
 
 def test_avro_of_a_registry(kafka, url, server):
-    """The first record's schema makes the log, also where no subject has the topic's name; a newer
-    one has it evolve; a record before the position is compared as columns.
+    """The first record's schema creates the log, even if no subject has the topic's name; a newer
+    one evolves it; a record before the position is compared as columns.
     """
     topic = kafka.topic()
     registered = Registered("AVRO", registry=server.url)
@@ -156,13 +156,13 @@ def test_another_record_before_the_position_is_told_in_columns_too(kafka, url, m
         return found
 
     monkeypatch.setattr(target, "_last_records", other)
-    with pytest.raises(SourceError, match="is another record than in"):
+    with pytest.raises(SourceError, match="differs from that in"):
         mirror(kafka.url(topic), url, once=True, decode=JSON)
 
 
 def test_changes_of_debezium(kafka, url):
-    """A table of a database, with rows deleted, read by a snapshot, and a schema that changes; the
-    log's table is the database's. A truncate is a dead letter, in words.
+    """A table of a database, with deleted rows, read by a snapshot, and a schema that changes; the
+    log's table is the database's. A truncate is a dead letter with a message.
     """
     topic = kafka.topic(cleanup_policy="delete")  # A compacted one takes no truncate.
     old, new = envelope("id", "name"), envelope("id", "name", "born")
@@ -186,7 +186,7 @@ def test_changes_of_debezium(kafka, url):
     options = {"config": {"cleanup.policy": "compact"}, "dead_letters": dead}
     done = mirror(kafka.url(topic), url, once=True, decode="debezium-json", **options)
     assert done.topics[topic].dead_letters == 1
-    assert "truncate" in letters(dead)[0][3]
+    assert "TRUNCATE" in letters(dead)[0][3]
     log = Log.open(url)
     table = {row["key"]["id"]: row["value"]["name"] for row in log.table().to_arrow().to_pylist()}
     assert table == {2: "c", 3: "d"}
@@ -194,8 +194,8 @@ def test_changes_of_debezium(kafka, url):
 
 
 def test_letters_are_played_again(kafka, url):
-    """Once the mirror was ended: into the log, with a field that it lacked; or, while it goes on,
-    to the topic, from which they come anew.
+    """Once the mirror has ended: into the log, with a field that it lacked; or, while it runs, to
+    the topic, from which they come again.
     """
     topic = kafka.topic(cleanup_policy="compact")
     dead = f"{url}-dead"
@@ -215,7 +215,7 @@ def test_letters_are_played_again(kafka, url):
 
 
 def test_each_record_comes_once_whatever_is_killed(kafka, url):
-    """Eight rounds of kill -9, while records come: every good one is in the log, every bad one
+    """Eight rounds of kill -9, while records arrive: every good one is in the log, every bad one
     among the dead letters, once, at its offset.
     """
     topic = kafka.topic(2, cleanup_policy="delete")
@@ -259,7 +259,7 @@ def test_each_record_comes_once_whatever_is_killed(kafka, url):
 
 
 def test_on_the_command_line(kafka, url, tmp_path):
-    """Decoded, with dead letters told, and played again into another log."""
+    """Decoded, with dead letters reported, and replayed into another log."""
     run, topic = Cli(), kafka.topic()
     schema = tmp_path / "schema.json"
     schema.write_text(json.dumps({"key": "string", "value": {"n": "int64"}}))
@@ -267,7 +267,7 @@ def test_on_the_command_line(kafka, url, tmp_path):
     decode = ("--decode", "json", "--decode-key", "string")
     dead = ("--dead-letters", f"{url}-dead")
     done = run("mirror", kafka.url(topic), url, "--once", *decode, *dead, "--schema", str(schema))
-    assert "among the dead letters, as they cannot be decoded: 1" in done.stderr
+    assert "written to the dead letters, because they cannot be decoded: 1" in done.stderr
     other = f"{url}-other"
     run("create", other, "--schema", str(schema))
     done = run("mirror", f"{url}-dead", other, "--replay", *decode)

@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs/coming-from-kafka.md"
 
 
 def test_a_topic_becomes_a_log_and_a_topic_again(kafka, tmp_path, monkeypatch):
-    """Mirror, compare, query, readers, writers, back: each command as it stands there, with the
+    """Mirror, compare, query, readers, writers, back: each command as it is written there, with the
     addresses of this broker and folder.
     """
     monkeypatch.chdir(tmp_path)
@@ -37,7 +37,7 @@ def test_a_topic_becomes_a_log_and_a_topic_again(kafka, tmp_path, monkeypatch):
     commands = [shlex.split(here(one))[1:] for one in re.findall(r"`(clog [^`…]*)`", text)]
 
     def follow(*wanted, **settings):
-        """Runs the first command of the page that has these words."""
+        """Runs the first command of the page that contains these words."""
         found = next(one for one in commands if {*wanted} <= {*one})
         return run(*found, *settings.get("more", ())).stdout
 

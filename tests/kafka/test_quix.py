@@ -1,4 +1,4 @@
-"""quix-streams with its state in logs, in an environment of its own and with a real broker."""
+"""quix-streams with its state in logs, in a separate environment and with a real broker."""
 
 import collections
 import json
@@ -22,7 +22,7 @@ WORDS = [f"w{i}" for i in range(40)]
 
 @pytest.fixture(scope="session")
 def python(kafka_broker):
-    """The Python of the environment, which pip makes where it is missing."""
+    """The Python of the environment, which pip creates if it is missing."""
     from peers.environments import UnavailableError, python_of
 
     try:
@@ -44,7 +44,7 @@ def start(python, *arguments):
 
 
 def told(process):
-    """What it said until it was ended."""
+    """What it printed until it was ended."""
     _, said = process.communicate(timeout=WAIT_S)
     return said
 
@@ -65,7 +65,7 @@ def finish(python, topic, url, ends, *arguments):
 
 
 def position(url, topic, partition):
-    """Up to where a log has the state; -1 where there is none."""
+    """How far a log has the state; -1 if there is none."""
     try:
         found = Log.open(f"{url}/{topic}/{partition}").table().get(b"position")
     except NotFoundError:
@@ -74,7 +74,7 @@ def position(url, topic, partition):
 
 
 def counts(url, topic, partitions):
-    """What the logs say: keys have a store, a family, a prefix and the key."""
+    """What the logs contain: keys have a store, a family, a prefix and the key."""
     found = collections.Counter()
     for p in range(partitions):
         for row in Log.open(f"{url}/{topic}/{p}").table().to_arrow().to_pylist():
@@ -86,8 +86,8 @@ def counts(url, topic, partitions):
 
 @pytest.mark.timeout(900)  # With pip's environment of it.
 def test_words_are_counted_exactly_whatever_is_killed(kafka, python, url, tmp_path):
-    """Rounds of kill -9 while it works, a random number of commits after its state began to move;
-    the local files are thrown away in some. Each record is counted once, by the log alone.
+    """Rounds of kill -9 while it works, a random number of commits after its state started to
+    advance; the local files are discarded in some. Each record is counted once, by the log alone.
     """
     topic = kafka.topic(2)
     expected = collections.Counter()
@@ -126,7 +126,7 @@ def test_words_are_counted_exactly_whatever_is_killed(kafka, python, url, tmp_pa
 
 
 def test_a_position_that_the_topic_lost_is_a_stop(kafka, python, url, tmp_path):
-    """Deleted and made again: the state is not wiped, nor does it go on."""
+    """Deleted and created again: the state is not wiped, but it does not continue either."""
     topic = kafka.topic()
     kafka.produce_all(topic, [(b"k", b"w1")] * 5)
     arguments = (kafka.address, topic, url, tmp_path / "cache")
@@ -138,5 +138,5 @@ def test_a_position_that_the_topic_lost_is_a_stop(kafka, python, url, tmp_path):
     process = start(python, *arguments)
     said = told(process)
     assert process.returncode != 0
-    assert "was cut short, or deleted and made again" in said
+    assert "was truncated, or deleted and created again" in said
     assert counts(url, topic, 1) == {"w1": 5}

@@ -68,7 +68,7 @@ def test_a_log_becomes_a_topic(kafka, log, url):
 
 
 def test_there_and_back_again(kafka, url, tmp_path):
-    """A mirrored log is sent while it is mirrored; moved times are the former ones again."""
+    """A mirrored log is sent while it is mirrored; moved times are the original ones again."""
     topic, back = kafka.topic(), kafka.topic(retention_ms=-1)
     odd = [("a", b"1")]
     kafka.produce(topic, [{"key": "a", "value": "1", "timestamp": -5, "headers": odd}, b"b"])
@@ -107,7 +107,7 @@ def forget(kafka, log, topic):
 
 
 def told(kafka, log, topic):
-    """By partition, the offset that Kafka has of the sending of a log."""
+    """By partition, the offset that Kafka has for the sending of a log."""
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     group = f"clog-send-{log.id}-{topic}"
@@ -116,7 +116,7 @@ def told(kafka, log, topic):
 
 
 def test_the_offsets_of_all_partitions_are_told_together(kafka, log, url):
-    """H-B15: Kafka forgets each for itself, also while others move, and of a log that rests."""
+    """H-B15: Kafka drops each by itself, even while others advance, and for an idle log."""
     topic = kafka.topic(partitions=2, retention_ms=-1)
     for p in range(2):
         log.append(records(0, 5), p)
@@ -129,7 +129,7 @@ def test_the_offsets_of_all_partitions_are_told_together(kafka, log, url):
 
 
 def test_forgotten_offsets_are_told_by_the_topics_tail(kafka, log, url):
-    """H-B15: the header of the last record; what comes behind are markers."""
+    """H-B15: the header of the last record; what follows are markers."""
     topic = kafka.topic(partitions=2, retention_ms=-1)
     log.append(records(0, 50))
     send(url, kafka.url(topic), once=True)
@@ -141,7 +141,7 @@ def test_forgotten_offsets_are_told_by_the_topics_tail(kafka, log, url):
 
 
 def test_forgotten_offsets_that_no_tail_tells_are_a_stop(kafka, log, url):
-    """H-B15: the log's bound says that something was sent; going on there is a choice."""
+    """H-B15: the log's bound shows that something was sent; continuing there is a choice."""
     topic = kafka.topic(partitions=2, retention_ms=-1)
     log.append(records(0, 50))
     send(url, kafka.url(topic), once=True)
@@ -159,7 +159,7 @@ def test_forgotten_offsets_that_no_tail_tells_are_a_stop(kafka, log, url):
     [(b"30", "k1"), (b"99999", "x"), (b"x", "x"), (None, "x"), (b"9" * 5000, "x")],
 )
 def test_headers_that_others_wrote_on_tell_nothing(kafka, log, url, offset, key):
-    """H-B15: only a record that the log has at that offset tells how far it was sent."""
+    """H-B15: only a record that the log has at that offset shows how far it was sent."""
     topic = kafka.topic(partitions=2, retention_ms=-1)
     log.append(records(0, 20), 0)
     send(url, kafka.url(topic), once=True)
@@ -167,14 +167,14 @@ def test_headers_that_others_wrote_on_tell_nothing(kafka, log, url, offset, key)
     headers = [("clog.log", log.id.encode()), ("clog.offset", offset)]
     kafka.produce(topic, [{"key": key, "value": "other", "headers": headers}])
     log.append(records(20, 20), 0)
-    with pytest.raises(NotFoundError, match="its last records do not tell"):
+    with pytest.raises(NotFoundError, match="its last records do not show it"):
         send(url, kafka.url(topic), once=True)
     assert send(url, kafka.url(topic), once=True, from_bound=True).records == 20
 
 
 def ended_behind_two_partitions(kafka, log, url):
-    """Has a log of two partitions sent, and ended at once behind its second transaction; returns
-    the topic.
+    """Sends a log of two partitions, and ends right after its second transaction; returns the
+    topic.
     """
     topic = kafka.topic(partitions=2, retention_ms=-1)
     for p in range(2):
@@ -192,7 +192,7 @@ def ended_behind_two_partitions(kafka, log, url):
 def test_a_partition_that_the_bound_does_not_know_yet_is_not_sent_twice(
     kafka, log, url, monkeypatch
 ):
-    """H-B15: ended at once behind its second transaction, and forgotten: a stop, too."""
+    """H-B15: ended right after its second transaction, and dropped: also a stop."""
     monkeypatch.setattr("clog.bridge.sending.RECORDS_MAX", 5)
     topic = ended_behind_two_partitions(kafka, log, url)
     forget(kafka, log, topic)
@@ -202,7 +202,7 @@ def test_a_partition_that_the_bound_does_not_know_yet_is_not_sent_twice(
 
 
 def test_a_partition_that_alone_is_forgotten_is_not_sent_twice(kafka, log, url, monkeypatch):
-    """H-B15: another partition's offset tells that the log was sent: a stop, with the remedy."""
+    """H-B15: another partition's offset shows that the log was sent: a stop, with the remedy."""
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
     monkeypatch.setattr("clog.bridge.sending.RECORDS_MAX", 5)
@@ -217,7 +217,7 @@ def test_a_partition_that_alone_is_forgotten_is_not_sent_twice(kafka, log, url, 
 
 
 def test_a_log_that_is_older_than_what_was_sent_is_a_stop(kafka, url, tmp_path):
-    """A log that was restored from a copy goes on at offsets that the topic has already."""
+    """A log that was restored from a copy continues at offsets that the topic already has."""
     log = Log.create(url, 1, {"cleanup.policy": "delete", "retention.ms": "unlimited"})
     topic, copy = kafka.topic(retention_ms=-1), tmp_path / "copy"
     log.append(records(0, 5))
@@ -241,7 +241,7 @@ def test_a_topic_that_was_made_again_gets_everything(kafka, log, url):
 
 
 def test_a_record_that_the_topic_finds_too_large_is_told_as_that(kafka, log, url):
-    """Neither the brokers nor another try are what helps."""
+    """Neither the brokers nor retrying would help."""
     topic = kafka.topic(partitions=2, retention_ms=-1, max_message_bytes=1000)
     log.append([{"key": "k", "value": os.urandom(2000)}])
     with pytest.raises(InvalidInputError, match=r"max\.message\.bytes"):
@@ -279,7 +279,7 @@ def test_missed_deletes_are_a_stop(kafka, url):
 
 
 def test_a_second_sender_fences_the_first(kafka, log, url):
-    """By Kafka's own epochs; no record is doubled."""
+    """By Kafka's own epochs; no record is duplicated."""
     topic = kafka.topic(partitions=2, retention_ms=-1)
     log.append(records(0, 10))
     errors = []

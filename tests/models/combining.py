@@ -1,28 +1,28 @@
-"""An explicit-state model of combining: what many writers do on one log, each step of it.
+"""An explicit-state model of combining: each step of many writers of one log.
 
-Authors post *proposals*; anybody who commits takes along those that are eligible; an author learns
-from the commits that it follows what became of its own. The model is so small that
-every state can be visited, and each rule can be left out (``Rules``): then it must break, and
-``explore`` returns the shortest history that breaks it.
+Authors post *proposals*; any committing writer includes eligible ones; an author learns the outcome
+of its own from the commits that it follows. The model is so small that every state can be visited,
+and each rule can be left out (``Rules``): then it must be wrong, and ``explore`` returns the
+shortest history that shows it.
 
-What is nondeterministic, and how little it takes:
+Sources of nondeterminism, and how few they are:
 
-- A PUT that is late, a LIST that misses names or shows what was swept, a combiner that sleeps
-  between its LIST and its create: a proposal may be seen at any time after it was posted, or never.
-  So there are no combiners in the state; a commit takes any part of what was ever posted.
-- A create that is late or whose reply is lost: it succeeds only upon the tip that it was prepared
-  upon (exclusive create), so it is one step there; its author may look at it any time later.
-- Authors jump over versions, are interrupted, give up, try again.
-- `first` (before which answers are forgotten) and the floor of orphans rise with any commit, as far
-  as they may; data below the floor may be swept at any time.
-- Another process ends what it sees of an author (F6), and goes on from there once it has read so;
-  the reply to its commit may be lost, so the two are steps of their own.
-- Each operation appends a record to partition 0, those of author 1 one to partition 1 besides; the
+- A late PUT, a LIST that misses names or shows swept ones, a combiner that is suspended between its
+  LIST and its create: a proposal may be seen at any time after it was posted, or never. So the
+  state has no combiners; a commit includes any part of what was ever posted.
+- A create that is late or whose reply is lost: it succeeds only on the tip on which it was prepared
+  (exclusive create), so it is one step there; its author may see it any time later.
+- Authors skip versions, are interrupted, give up, try again.
+- `first` (before which answers are forgotten) and the orphan floor rise with any commit, as far as
+  allowed; data below the floor may be swept at any time.
+- Another process ends an author's visible proposals (F6), and continues once it has read this; the
+  reply to its commit may be lost, so these are two steps.
+- Each operation appends a record to partition 0, those of author 1 also one to partition 1; the
   ranges of a commit follow from the chain.
-- A block that is closed: whoever slept before it may find there what another sleeper left, a
-  *ghost*, whose contents are what any commit at that place might have held.
+- A block that is closed: a process that was suspended before may find there what another suspended
+  process left, a *ghost*, which may contain anything that a commit at that place might have had.
 
-Not in it: the time, as no rule rests on one; a store that lets two creates of one name succeed.
+Not modelled: time, because no rule depends on it; a store in which two creates of one name succeed.
 """
 
 from collections import deque
@@ -34,48 +34,50 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True)
 class Rules:
-    """Each rule of the protocol; without one of them the model breaks."""
+    """Each rule of the protocol; without any one of them the model is wrong."""
 
     proposals_expire: bool = True
     """A proposal is eligible only while its stamp is not below `first` of the head."""
     by_number: bool = True
-    """What was applied is known by author and number, not by the proposal's name."""
+    """Applied operations are identified by author and number, not by the proposal's name."""
     in_order: bool = True
     """An author's proposal is eligible only above the number that the head has of it."""
     absence_proves_only_what_was_seen: bool = True
-    """No answer means "not applied" only where `first` is not above what was seen before."""
+    """No answer means "not applied" only if `first` is not above the last version seen."""
     withdrawn_by_commit: bool = True
     """Giving up is a commit, never a delete."""
     withdrawals_expire: bool = True
-    """A withdrawal, too, is eligible only while its stamp is not below `first`."""
+    """A withdrawal is also eligible only while its stamp is not below `first`."""
     withdrawn_is_seen: bool = True
-    """An author is told "gone" by what it reads, not by having tried to withdraw."""
+    """An author learns "gone" from what it reads, not from having tried to withdraw."""
     only_as_posted: bool = True
-    """What was posted is committed as that proposal alone, by its author too."""
+    """A posted operation is committed only as that proposal, also by its author."""
     swept_by_floor: bool = True
-    """Data are swept by the floor of orphans, never by time."""
+    """Data are swept by the orphan floor, never by time."""
     floor_is_checked: bool = True
-    """Who commits a proposal checks the stamp of its data against the floor."""
+    """A writer that commits a proposal checks the stamp of its data against the floor."""
     settled: bool = True
-    """An answer is believed of a settled tip only: of no ghost in a closed block."""
+    """An answer counts only in a settled tip: not in a ghost of a closed block."""
     own_ids: bool = True
-    """Each handle in each process draws an author's id of its own."""
+    """Each handle in each process draws its own author id."""
     epochs: bool = True
     """A proposal of a fenced epoch is left out."""
     others_withdraw_by_stamp: bool = True
-    """Another withdraws an operation only by a proposal whose stamp is not below `first`."""
+    """Another writer withdraws an operation only by a proposal whose stamp is not below `first`."""
     ends_are_seen: bool = True
-    """Who ends another's operation goes on from what it reads, not from having tried."""
+    """A process that ends another's operation continues from what it reads, not from having tried.
+    """
     list_proves_nothing: bool = True
-    """Who does not see a proposal in a LIST, its own too, takes it for posted."""
+    """A writer that does not see a proposal in a LIST, its own included, assumes that it is posted.
+    """
     ranges_by_tip: bool = True
-    """The ranges of a commit begin where the version before it ends."""
+    """The ranges of a commit begin where the previous version ends."""
     own_ranges: bool = True
-    """An author is told the ranges of its own objects, whoever else is in the commit."""
+    """An author gets the ranges of its own objects, whoever else is in the commit."""
 
 
 class Bounds(NamedTuple):
-    """How large a world is visited."""
+    """The bounds of the visited world."""
 
     authors: int = 1
     operations: int = 1
@@ -97,12 +99,12 @@ class Commit(NamedTuple):
 
 
 class Author(NamedTuple):
-    """A writer: what it knows, and the stamps of its proposals for each operation."""
+    """A writer: its knowledge, and the stamps of its proposals for each operation."""
 
     knows: int = 0
     number: int = 0
     unapplied_at: int = 0
-    """The last version of which it knows that it had not applied the operation."""
+    """The last version at which it knows that it had not applied the operation."""
     stamps: tuple = ()
     told: tuple = ()
     data: tuple = ()
@@ -110,7 +112,7 @@ class Author(NamedTuple):
 
 
 class State(NamedTuple):
-    """All of a world."""
+    """A complete world."""
 
     chain: tuple
     authors: tuple
@@ -123,12 +125,12 @@ APPLIED, GONE, UNKNOWN = "applied", "gone", "unknown"
 
 
 class BrokenError(Exception):
-    """A promise was broken."""
+    """An invariant was violated."""
 
 
 @dataclass
 class Found:
-    """What a search found."""
+    """The result of a search."""
 
     states: int
     exhausted: bool
@@ -145,7 +147,7 @@ class Model:
         self.reached: set[str] = set()
 
     def first(self) -> State:
-        """A log of one version, and authors who have done nothing."""
+        """A log of one version, and authors that have done nothing."""
         return State((Commit(),), tuple(Author() for _ in range(self.bounds.authors)))
 
     # What a head says.
@@ -155,7 +157,7 @@ class Model:
         return author if self.rules.own_ids else 0
 
     def answer(self, state: State, version: int, author: int) -> tuple[int, str, int] | None:
-        """An author's newest number in a head, what became of it, and where; None if forgotten."""
+        """An author's newest number in a head, its outcome, and where; None if forgotten."""
         me, forgotten = self.identity(author), state.chain[version].first
         for at in range(version, forgotten, -1):
             commit = state.chain[at]
@@ -166,7 +168,7 @@ class Model:
         return None
 
     def eligible(self, state: State, version: int, author: int, number: int, attempt: int) -> bool:
-        """Whether the commit after a version may take a proposal along."""
+        """Whether the commit after a version may include a proposal."""
         rules, head, who = self.rules, state.chain[version], state.authors[author]
         stamp = who.stamps[number - 1][attempt]
         if rules.proposals_expire and stamp < head.first:
@@ -208,7 +210,7 @@ class Model:
     # Steps.
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
-        """Each step that can be taken, named, and where it leads."""
+        """Each possible step, with its name, and where it leads."""
         yield from self.commits(state)
         yield from self.successions(state)
         for a, author in enumerate(state.authors):
@@ -230,7 +232,7 @@ class Model:
         return stamp < state.chain[-1].floor or not self.rules.swept_by_floor
 
     def commits(self, state: State) -> Iterator[tuple[str, State]]:
-        """Somebody commits: what is eligible or a part of it, with whatever it forgets."""
+        """A writer commits: some eligible proposals, forgetting any answers that it may."""
         tip = len(state.chain) - 1
         if tip >= self.bounds.commits:
             return
@@ -250,7 +252,7 @@ class Model:
             )
 
     def successions(self, state: State) -> Iterator[tuple[str, State]]:
-        """Another ends an operation that a LIST shows it, and goes on from there (F6)."""
+        """Another process ends an operation that a LIST shows, and continues from there (F6)."""
         if not self.bounds.successors:
             return
         tip, head = len(state.chain) - 1, state.chain[-1]
@@ -272,7 +274,7 @@ class Model:
                     yield f"endless{a}.{n}", self.with_ended(state, a, n)
 
     def with_ended(self, state: State, a: int, n: int) -> State:
-        """The state in which a successor goes on without an operation."""
+        """The state in which a successor continues without an operation."""
         if any((a, n) == (b, m) for c in state.chain for b, m, _ in c.applied):
             raise BrokenError("EndedStays")
         self.reached.add("ended by another")
@@ -294,7 +296,7 @@ class Model:
         return mine if a == 1 else mine[:1]
 
     def with_commit(self, state: State, commit: Commit) -> State:
-        """A commit is there: what it must not break."""
+        """A commit is there: the invariants that it must satisfy."""
         new = [(a, n) for a, n, _ in commit.applied]
         there = [(a, n) for c in state.chain for a, n, _ in c.applied]
         there += [one for c in state.chain for one in c.plain]
@@ -324,7 +326,7 @@ class Model:
         return state._replace(chain=(*state.chain, commit))
 
     def posts(self, state: State, a: int, author: Author) -> Iterator[tuple[str, State]]:
-        """An author posts an operation, or posts it anew, when it knows it unapplied."""
+        """An author posts an operation, or posts it again, when it knows it unapplied."""
         busy = author.number > len(author.told)
         if not busy and author.number < self.bounds.operations:
             new = author._replace(
@@ -351,7 +353,7 @@ class Model:
                 yield f"plain{a}", self.tell(self.with_commit(state, commit), a, APPLIED)
 
     def looks(self, state: State, a: int, author: Author) -> Iterator[tuple[str, State]]:
-        """An author reads a newer version, and what it says of its operation."""
+        """An author reads a newer version, and its answer for the operation."""
         for version in range(author.knows + 1, len(state.chain)):
             if version <= state.closed:
                 continue  # Its file is gone: who asks finds the newest.
@@ -407,7 +409,7 @@ class Model:
             yield f"assume{a}", self.tell(state, a, GONE)
 
     def tell(self, state: State, a: int, what: str) -> State:
-        """A state in which an author has been told what became of its operation."""
+        """A state in which an author knows the outcome of its operation."""
         author = state.authors[a]
         applied = [
             c
@@ -427,7 +429,7 @@ class Model:
         return self.with_author(state, a, author._replace(told=(*author.told, what)))
 
     def told_ranges(self, state: State, a: int, n: int) -> bool | None:
-        """Whether an author is told its own ranges; None where it is not by a proposal."""
+        """Whether an author gets its own ranges; None if not by a proposal."""
         for version, commit in enumerate(state.chain):
             numbers = [(b, m) for b, m, _ in commit.applied]
             if (a, n) in numbers:
@@ -443,12 +445,12 @@ class Model:
 
 
 def explore(bounds: Bounds, rules: Rules | None = None) -> Found:
-    """Visits every state within bounds, breadth first, until a promise is broken."""
+    """Visits every state within bounds, breadth first, until an invariant is violated."""
     return visit(Model(bounds, rules or Rules()))
 
 
 def visit(model: Any, most: int = 10_000_000) -> Found:
-    """Visits every state of a model, breadth first, until a promise is broken."""
+    """Visits every state of a model, breadth first, until an invariant is violated."""
     start = model.first()
     came: dict[Any, tuple[Any, str] | None] = {start: None}
     waiting = deque([start])

@@ -1,20 +1,20 @@
-"""An explicit-state model of the commit protocol: writers, who closes and deletes blocks, a sweep,
-a reader, and a log that is deleted and made anew at its root (COMMIT.md §1, §2, §4, §5).
+"""An explicit-state model of the commit protocol: writers, processes that close and delete blocks,
+a sweep, a reader, and a log that is deleted and recreated at its root (COMMIT.md §1, §2, §4, §5).
 
-What is nondeterministic, and how little it takes:
+Sources of nondeterminism, and how few they are:
 
-- A PUT is *under way* from when it is sent until the store does it or refuses it, however late: its
-  writer may have had an error long before, and have gone on.
-- Who sleeps simply makes no step. The time is not in it, as no rule rests on one but this: a look
-  for newer versions and its check of the block are one step, as a look is trusted for ten minutes,
-  and a block is closed a day after its youngest commit.
-- Others, who are neither slow nor unlucky, commit in one step, so that versions come.
-- Truth is the *chain*: what was created first at each version while the log was whole. What comes
-  to stand at a version whose file was deleted is a ghost.
-- A commit names its parent's state: which operations were applied, and with which objects.
+- A PUT is *in flight* from when it is sent until the store does it or refuses it, however late:
+  its writer may have got an error long before, and continued.
+- A suspended process simply makes no step. The model has no time, because only one rule depends on
+  it: a check for newer versions and its check of the block are one step, because a check is trusted
+  for ten minutes, and a block is closed a day after its youngest commit.
+- Other writers, which are neither slow nor unlucky, commit in one step, so that versions advance.
+- Truth is the *chain*: what was created first at each version while the log was intact. A file that
+  is later created at a version whose file was deleted is a ghost.
+- A commit contains its parent's state: the operations that were applied, with their objects.
 
-Blocks have two versions. Not in it: combining, which has a model of its own, and columns, pages and
-snapshots, which decide nothing.
+Blocks have two versions. Not modelled: combining, which has a separate model, and columns, pages
+and snapshots, on which correctness does not depend.
 """
 
 import sys
@@ -32,46 +32,46 @@ OPEN = "open"
 
 @dataclass(frozen=True)
 class Rules:
-    """Each rule of the protocol; without one of them the model breaks."""
+    """Each rule of the protocol; without any one of them the model is wrong."""
 
     exclusive: bool = True
-    """Of all creates of one name one succeeds, and its bytes stay (A2)."""
+    """Of all creates of one name, one succeeds, and its bytes stay (A2)."""
     reads_back: bool = True
-    """Who was refused, or had no reply, reads what is there (K4)."""
+    """A writer that was refused, or had no reply, reads what is there (K4)."""
     same_version: bool = True
-    """Where nothing is there, the same version is created again, with the same bytes (K4)."""
+    """If nothing is there, the same version is created again, with the same bytes (K4)."""
     block_is_first: bool = True
     """The file of a block is created before its first commit (K4)."""
     block_is_checked: bool = True
     """A commit counts once the file of its block says so (K5)."""
     block_before_is_checked: bool = True
-    """Where a commit begins a block, the block before is read, too (K5)."""
+    """If a commit begins a block, the previous block is read as well (K5)."""
     absent_is_deleted: bool = True
-    """Where the file of a block is absent, the log was deleted (K5)."""
+    """If the file of a block is absent, the log was deleted (K5)."""
     head_is_past: bool = True
     """A block is closed when the head is past it (G1)."""
     open_after_reading: bool = True
-    """Whether a block is open is read after all its commits were (G2)."""
+    """Whether a block is open is read after all its commits (G2)."""
     closed_before_deleted: bool = True
-    """Commits are deleted of closed blocks only (G3)."""
+    """Only commits of closed blocks are deleted (G3)."""
     block_stays: bool = True
     """The file of a block is never deleted (§4)."""
     looks_check_blocks: bool = True
-    """Who looks for newer versions looks at the file of their block (§4)."""
+    """A writer that checks for newer versions reads the file of their block (§4)."""
     floor_is_checked: bool = True
-    """Who commits an object compares its stamp with the floor of the head (K2)."""
+    """A writer that commits an object compares its stamp with the floor of the head (K2)."""
     swept_by_floor: bool = True
-    """The sweep takes objects whose stamp is below the floor, and no others (W3)."""
+    """The sweep deletes objects whose stamp is below the floor, and no others (W3)."""
     loaded_after_floor: bool = True
-    """What is referred to is loaded at or after the commit of the floor (W2)."""
+    """The references are loaded at or after the commit of the floor (W2)."""
     own_folder: bool = True
-    """A handle writes into the folder of the log that it opened (§1)."""
+    """A handle writes to the folder of the log that it opened (§1)."""
     marker_first: bool = True
-    """Who deletes a log deletes what says that it stands there first (D1)."""
+    """Deleting a log first deletes the file that says that it is there (D1)."""
 
 
 class Bounds(NamedTuple):
-    """How large a world is visited."""
+    """The bounds of the visited world."""
 
     writers: int = 1
     attempts: int = 2
@@ -84,17 +84,17 @@ class Bounds(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A version: whose it is, of which log's handle, and the state that it leads to."""
+    """A version: its writer, the handle's log, and the state to which it leads."""
 
     id: tuple
     log: int
     floor: int = 0
     applied: frozenset = frozenset()
-    """Of each operation its object's stamp."""
+    """The stamp of each operation's object."""
 
 
 class Folder(NamedTuple):
-    """Files of one log; ``chain`` is no file, but the truth."""
+    """Files of one log; ``chain`` is not a file, but the truth."""
 
     commits: tuple
     blocks: tuple
@@ -115,7 +115,7 @@ class Writer(NamedTuple):
 
 
 class State(NamedTuple):
-    """All of a world; ``root`` is the log that stands there, or none."""
+    """A complete world; ``root`` is the log that is there, or none."""
 
     root: int
     folders: tuple
@@ -130,7 +130,7 @@ class State(NamedTuple):
 
 
 class Model:
-    """Which steps lead where."""
+    """The steps, and where they lead."""
 
     def __init__(self, bounds: Bounds, rules: Rules) -> None:
         self.bounds, self.rules = bounds, rules
@@ -155,7 +155,7 @@ class Model:
         return Folder(commits, blocks, (zero,))
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
-        """Each step that can come next; raises where a promise is broken."""
+        """Yields each possible next step; raises if an invariant is violated."""
         self.check(state)
         for w, writer in enumerate(state.writers):
             for name, there in getattr(self, f"when_{writer.phase}")(state, w, writer):
@@ -176,7 +176,7 @@ class Model:
             yield from self.recreating(state)
 
     def check(self, state: State) -> None:
-        """Raises where what was told, or what there is, is not so."""
+        """Raises if a reported outcome, or the state of the files, is wrong."""
         for log, folder in enumerate(state.folders):
             own = [c.id[0] for c in folder.chain if isinstance(c.id[0], int)]
             if len(own) > len({*own}):
@@ -202,13 +202,13 @@ class Model:
     # A writer, step by step.
 
     def when_out(self, state: State, w: int, writer: Writer) -> Iterator[tuple[str, State]]:
-        """It opens the log that stands there."""
+        """It opens the log that is there."""
         if state.root >= 0:
             opened = writer._replace(phase="in", log=state.root)
             yield "open", with_writer(state, w, self.newest(state, opened))
 
     def when_in(self, state: State, w: int, writer: Writer) -> Iterator[tuple[str, State]]:
-        """It writes its object (K1), looks for newer versions (§6), prepares (K2)."""
+        """It writes its object (K1), checks for newer versions (§6), prepares (K2)."""
         is_below = self.rules.floor_is_checked and writer.stamp < writer.tip.floor
         if writer.stamp < 0 or is_below:
             written = writer._replace(stamp=writer.version)
@@ -224,7 +224,7 @@ class Model:
         yield from self.following(state, w, writer)
 
     def following(self, state: State, w: int, writer: Writer) -> Iterator[tuple[str, State]]:
-        """It looks for newer versions."""
+        """It checks for newer versions."""
         folder = state.folders[writer.log]
         if not folder.is_whole:
             yield "told gone", self.gone(state, w, writer)
@@ -275,7 +275,7 @@ class Model:
             yield "send again", with_writer(more, w, writer._replace(phase="sent"))
 
     def when_made(self, state: State, w: int, writer: Writer) -> Iterator[tuple[str, State]]:
-        """It checks the block (K5), and is told."""
+        """It checks the block (K5), and reports the outcome."""
         at, folder = writer.version + 1, state.folders[writer.log]
         b = at // SIZE
         block = folder.blocks[b]
@@ -298,7 +298,7 @@ class Model:
             yield "open anew", with_writer(state, w, self.newest(state, again))
 
     def when_done(self, state: State, w: int, writer: Writer) -> Iterator[tuple[str, State]]:
-        """It was told."""
+        """The outcome is reported."""
         yield from ()
 
     def told(self, state: State, w: int, writer: Writer) -> State:
@@ -337,7 +337,7 @@ class Model:
         return with_folder(state._replace(created=state.created | {commit}), log, done)
 
     def others(self, state: State) -> Iterator[tuple[str, State]]:
-        """Somebody commits at once: something else, or a floor (W1)."""
+        """Another writer commits in one step: an append, or a floor (W1)."""
         folder = state.folders[state.root]
         at = len(folder.chain)
         if at > self.bounds.versions or folder.commits[at] is not None:
@@ -365,7 +365,7 @@ class Model:
                 yield f"floor {floor}", with_commit(floor)._replace(sweep=(floor, loaded))
 
     def sweeping(self, state: State) -> Iterator[tuple[str, State]]:
-        """Who committed the floor takes objects that nothing refers to (W2, W3)."""
+        """The committer of the floor deletes objects to which nothing refers (W2, W3)."""
         if state.sweep is None:
             if not self.rules.loaded_after_floor and state.root >= 0:
                 loaded = state.folders[state.root].chain[-1].applied
@@ -382,7 +382,7 @@ class Model:
     # Blocks.
 
     def closing(self, state: State, k: int, closer: tuple | None) -> Iterator[tuple[str, State]]:
-        """One of those who close blocks of the first log reads (G1), and writes (G2)."""
+        """A process that closes blocks of the first log reads (G1), and writes (G2)."""
         folder = state.folders[0]
 
         def with_closer(there: State, one: tuple | None) -> State:
@@ -408,7 +408,9 @@ class Model:
                 yield f"read {b}", with_closer(state, (b, found))
 
     def deleting(self, state: State) -> Iterator[tuple[str, State]]:
-        """Commits of closed blocks go, ghosts too (G3); the file of the block stays."""
+        """Commits of closed blocks are deleted, ghosts included (G3); the file of the
+        block stays.
+        """
         folder = state.folders[0]
         for b, block in enumerate(folder.blocks):
             span = range(b * SIZE, (b + 1) * SIZE)
@@ -427,7 +429,7 @@ class Model:
     def reading(
         self, state: State, log: int, version: int, seen: Commit
     ) -> Iterator[tuple[str, State]]:
-        """A reader goes on to the next version."""
+        """A reader advances to the next version."""
         folder = state.folders[log]
         found = folder.commits[version + 1] if version + 1 < len(folder.commits) else None
         if self.rules.looks_check_blocks:
@@ -436,7 +438,7 @@ class Model:
             yield f"the reader sees {version + 1}", state._replace(reader=(log, version + 1, found))
 
     def recreating(self, state: State) -> Iterator[tuple[str, State]]:
-        """The first log is deleted, in two steps, and another is made at its root (§1)."""
+        """The first log is deleted, in two steps, and another is created at its root (§1)."""
         folder = state.folders[0]
         if state.root == 0:
             yield "D1", state._replace(root=-1)
@@ -450,7 +452,7 @@ class Model:
 
 
 def put(values: tuple, at: int, value: object) -> tuple:
-    """Returns the values with another one at a place."""
+    """Returns the values with one of them replaced."""
     return (*values[:at], value, *values[at + 1 :])
 
 
@@ -465,7 +467,7 @@ def with_folder(state: State, log: int, folder: Folder) -> State:
 
 
 def explore(bounds: Bounds, rules: Rules | None = None) -> Found:
-    """Visits every state within bounds, breadth first, until a promise is broken."""
+    """Visits every state within bounds, breadth first, until an invariant is violated."""
     return visit(Model(bounds, rules or Rules()))
 
 

@@ -1,21 +1,21 @@
 """An explicit-state model of order values: one partition, in which the record with the highest
-order wins, and what a cleaner may take from it.
+order wins, and what a cleaner may remove from it.
 
 Records arrive in every order. A pass is planned at one state and commits step by step, while others
-append and it may stop after any step; delete horizons come at any time. After every step the table
-is compared with what the records that arrived say. Each rule can be left out (``Rules``): then a
-promise must break, and ``explore`` returns the shortest history that breaks it.
+append, and it may stop after any step; delete horizons pass at any time. After every step, the
+table is compared with the records that arrived. Each rule can be left out (``Rules``): then an
+invariant must be violated, and ``explore`` returns the shortest history that does so.
 
-The promises (S57):
+The invariants (S57):
 
 - ``drop=False``: the table is that of the records with the highest orders, in whatever order they
-  came, as long as none came after a tombstone of equal or higher order had been removed.
-- ``drop=True``: the same, whenever they came, but for records that came late and found no record of
-  their key: those show nowhere, so no deleted key comes back.
+  arrived, as long as none arrived after a tombstone of equal or higher order had been removed.
+- ``drop=True``: the same, whenever they arrived, except for records that arrived late and found no
+  record of their key: those appear nowhere, so no deleted key comes back.
 
-Not in it: records of one key and one order, which promise nothing; several partitions, which share
-nothing; masks and copies, which show the table; the time, but that horizons come after they are
-set.
+Not modelled: records with one key and one order, for which nothing is guaranteed; several
+partitions, which share nothing; masks and copies, which show the table; time, except that horizons
+pass after they are set.
 """
 
 from collections import deque
@@ -26,26 +26,27 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Rules:
-    """What a cleaner and a reader keep to; without one of them the model breaks."""
+    """The rules of a cleaner and a reader; without any one of them the model is wrong."""
 
     asks_above: bool = True
-    """No tombstone goes while a record of its key stands at or above what the pass covers."""
+    """No tombstone is removed while its key has a record at or above the end of the covered range.
+    """
     asks_dirty: bool = True
-    """Nor while one stands between the first dirty offset and there: the pass may stop."""
+    """Nor while it has one between the first dirty offset and there: the pass may stop."""
     asks_again: bool = True
-    """Nor where one came since that was asked."""
+    """Nor if one arrived since that was checked."""
     as_pairs: bool = True
-    """What was removed is kept as pairs of order and end, not as the highest of each."""
+    """Removals are kept as pairs of order and end, not as the highest of each."""
     late_shield_none: bool = True
-    """A late record's key is known only by a record that is not late itself."""
+    """A late record's key counts as known only by a record that is not late itself."""
     decided_first: bool = True
-    """Which records are late is decided by a commit of its own, before any other goes."""
+    """Late records are settled by a separate commit, before any other record is removed."""
     readers_hide: bool = True
-    """Readers show no late record before that, either."""
+    """Readers do not show late records before that either."""
 
 
 class Record(NamedTuple):
-    """What arrives: ``dies`` is a tombstone."""
+    """A record that arrives: ``dies`` is a tombstone."""
 
     key: str
     order: int
@@ -53,7 +54,7 @@ class Record(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A record in the log; ``horizon``: 0 none, 1 set, 2 come."""
+    """A record in the log; ``horizon``: 0 none, 1 set, 2 passed."""
 
     offset: int
     record: Record
@@ -61,7 +62,7 @@ class Row(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """What a pass that was planned still has to do, in the order of offsets."""
+    """The remaining work of a planned pass, in the order of offsets."""
 
     covered: int
     asked_end: int
@@ -71,8 +72,8 @@ class Pass(NamedTuple):
 
 
 class State(NamedTuple):
-    """All of a partition, and what is only known here: what may still arrive, the highest order of
-    a tombstone that went, the records that came, and those of them that came late to no key.
+    """A complete partition, and facts known only here: what may still arrive, the highest order of
+    a removed tombstone, the records that arrived, and those of them that arrived late to no key.
     """
 
     rows: tuple[Row, ...]
@@ -88,19 +89,19 @@ class State(NamedTuple):
 
 @dataclass
 class Found:
-    """What a search found."""
+    """The result of a search."""
 
     states: int
     broken: list[str] | None
 
 
 def is_late(row: Row, pairs: tuple[tuple[int, int], ...]) -> bool:
-    """Tells whether the tombstone that hides a row may be gone."""
+    """Returns whether the tombstone that hides a row may be gone."""
     return any(end <= row.offset and order >= row.record.order for order, end in pairs)
 
 
 def shown(state: State, *, drop: bool, rules: Rules) -> dict[str, int]:
-    """Returns what readers show: of each key the order of its value."""
+    """Returns what readers show: the order of each key's value."""
     rows = state.rows
     if drop and rules.readers_hide:
         known = {r.record.key for r in rows if not is_late(r, state.pairs)}
@@ -119,7 +120,7 @@ def _table(records: Iterator[Record] | frozenset[Record]) -> dict[str, int]:
 def explore(
     records: tuple[Record, ...], rules: Rules = Rules(), *, drop: bool, states_max: int = 10**7
 ) -> Found:
-    """Visits every state, the nearest first, until a promise breaks."""
+    """Visits every state, the nearest first, until an invariant is violated."""
     start = State((), frozenset(records))
     before: dict[State, tuple[State, str] | None] = {start: None}
     waiting = deque([start])
@@ -253,8 +254,8 @@ def _taken(state: State, run: Pass, group: int, rules: Rules) -> State:
 
 
 def _raised(pairs: tuple[tuple[int, int], ...], decided: int) -> tuple[tuple[int, int], ...]:
-    """Returns the pairs, now that rows below ``decided`` are not asked any more: one for all that
-    end there.
+    """Returns the pairs, once rows below ``decided`` are no longer checked: one for all that end
+    there.
     """
     below = [order for order, end in pairs if end <= decided]
     above = [pair for pair in pairs if pair[1] > decided]

@@ -1,4 +1,4 @@
-"""The model of combining holds within its bounds, and breaks without any one of its rules."""
+"""The model of combining is right within its bounds, and wrong without any one of its rules."""
 
 import sys
 from dataclasses import replace
@@ -43,7 +43,7 @@ BREAKS = {
     "ranges_by_tip": ("Dense", SMALL[3]),
     "own_ranges": ("ToldItsOwn", SMALL[3]),
 }
-"""Without this rule, that promise is broken within these bounds."""
+"""Without this rule, that invariant is violated within these bounds."""
 REACHED = {
     "a retry is applied",
     "told applied",
@@ -56,7 +56,7 @@ REACHED = {
 
 
 def test_every_state_within_small_bounds_keeps_every_promise():
-    """Exhausted, and nothing of what is promised is so for want of a state that could break it."""
+    """All states are visited, and for each invariant some state could violate it."""
     reached = set()
     for bounds in SMALL:
         found = explore(bounds)
@@ -74,7 +74,7 @@ def test_every_state_within_larger_bounds(bounds):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_each_rule_is_necessary(rule):
-    """Without it a promise breaks, and the shortest history that breaks it is told."""
+    """Without it, an invariant is violated, and the shortest history that does so is reported."""
     promise, bounds = BREAKS[rule]
     found = explore(bounds, replace(Rules(), **{rule: False}))
     assert found.broken == promise, found.history

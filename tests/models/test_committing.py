@@ -1,5 +1,5 @@
-"""The model of the commit protocol holds within its bounds, and breaks without any one of its
-rules: closed blocks, sleepers, the sweep, a log that is deleted and made anew.
+"""The model of the commit protocol is right within its bounds, and wrong without any one of its
+rules: closed blocks, suspended processes, the sweep, a log that is deleted and recreated.
 """
 
 import sys
@@ -44,7 +44,7 @@ BREAKS = {
     "own_folder": ("NotMixed", SMALL[4]),
     "marker_first": ("StandsWhole", SMALL[4]),
 }
-"""Without this rule, that promise is broken within these bounds."""
+"""Without this rule, that invariant is violated within these bounds."""
 REACHED = {
     *("a ghost", "closed", "closed by two", "lost", "recreated", "swept"),
     *("slept while the block was closed", "told", "told gone", "told unknown"),
@@ -52,7 +52,7 @@ REACHED = {
 
 
 def test_every_state_within_small_bounds_keeps_every_promise():
-    """Exhausted, and nothing of what is promised is so for want of a state that could break it."""
+    """All states are visited, and for each invariant some state could violate it."""
     reached = set()
     for bounds in SMALL:
         found = explore(bounds)
@@ -70,7 +70,7 @@ def test_every_state_within_larger_bounds(bounds):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_each_rule_is_necessary(rule):
-    """Without it a promise breaks, and the shortest history that breaks it is told."""
+    """Without it, an invariant is violated, and the shortest history that does so is reported."""
     promise, bounds = BREAKS[rule]
     found = explore(bounds, replace(Rules(), **{rule: False}))
     assert found.broken == promise, found.history

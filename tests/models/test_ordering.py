@@ -1,4 +1,4 @@
-"""The model of order values holds within its bounds, and breaks without any one of its rules."""
+"""The model of order values is right within its bounds, and wrong without any one of its rules."""
 
 import sys
 from dataclasses import fields, replace
@@ -19,7 +19,7 @@ LARGE = [
     (*TWO_DELETES, Record("a", 4)),
 ]
 ALWAYS = {"asks_above", "asks_dirty", "asks_again"}
-"""Rules without which tables differ whatever becomes of late records; the others are of "drop"."""
+"""Rules needed with both settings for late records; the others concern "drop"."""
 BREAKS = {
     "asks_above": ONE_KEY,
     "asks_dirty": ONE_KEY,
@@ -29,7 +29,7 @@ BREAKS = {
     "decided_first": TWO_KEYS,
     "readers_hide": ONE_KEY,
 }
-"""Without this rule, a promise is broken with these records."""
+"""Without this rule, an invariant is violated with these records."""
 
 
 @pytest.mark.parametrize("drop", [False, True])
@@ -45,14 +45,14 @@ def test_every_state_within_small_bounds_keeps_both_promises(drop):
 @pytest.mark.parametrize("records", LARGE, ids=["two keys", "one key", "two deletes"])
 @pytest.mark.parametrize("drop", [False, True])
 def test_every_state_within_larger_bounds_keeps_both_promises(records, drop):
-    """Five records: some ten thousand states each."""
+    """Five records: about ten thousand states each."""
     found = explore(records, drop=drop)
     assert found.broken is None, found.broken
     assert found.states > 30_000
 
 
 def test_no_rule_is_left_untested():
-    """Each rule of the model has records with which it is taken out below."""
+    """Each rule of the model has records below with which it is left out."""
     assert set(BREAKS) == {f.name for f in fields(Rules)}
 
 

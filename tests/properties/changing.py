@@ -89,7 +89,7 @@ def changed_tree(draw, tree):
 
 
 def text_of(draw, tree):
-    """A tree as JSON, at times with bytes changed."""
+    """A tree as JSON, sometimes with bytes changed."""
     try:
         limit = sys.get_int_max_str_digits()
         sys.set_int_max_str_digits(0)

@@ -1,4 +1,4 @@
-"""Small row groups to be copied, and footers that say of theirs what is not so."""
+"""Small row groups to be copied, and footers that describe theirs incorrectly."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ OTHERS = st.one_of(
 
 
 def set_limits(monkeypatch, group_bytes_min):
-    """Sets limits that a few records reach."""
+    """Sets limits that few records reach."""
     for module in (writer, read_or_copies):
         monkeypatch.setattr(module, "GROUP_BYTES_MIN", group_bytes_min)
         monkeypatch.setattr(module, "GROUP_BYTES", 120)
@@ -31,8 +31,8 @@ def set_limits(monkeypatch, group_bytes_min):
 
 
 def forged(store, obj, data):
-    """An object whose footer lacks a field, has one of another kind or value, or one that nobody
-    knows, with checksums that are right.
+    """An object whose footer lacks a field, has one of another kind or value, or an unknown one,
+    with correct checksums.
     """
     content = store.get(obj.ref.path)
     tree = Reader(content[-obj.ref.footer_bytes : -8]).struct()

@@ -65,7 +65,7 @@ from clog.storage import ClogError, Log
 from clog_testing.crash import discard, memory_store
 
 RSS_MAX_BYTES = 384 << 20
-"""More may not be taken by one try: inputs have some kB."""
+"""One try may not take more: inputs have some kB."""
 CPU_MAX_S = 20
 TEXTS = {
     "int4": "7",
@@ -89,7 +89,7 @@ ODD_TEXTS = [
 
 
 def plan():
-    """A table of many types, as the catalogue and the stream say it."""
+    """A table of many types, as the catalogue and the stream describe it."""
     types = {25: Type(25, "text", True, "b", 0, -1, 0, 0, ",", False)}
     columns = [Column("id", 1, 25, -1, True, True)]
     for oid, name in enumerate(TEXTS, 1000):
@@ -107,7 +107,7 @@ def texts(draw):
 
 
 def pgoutput():
-    """Messages of PostgreSQL's stream, cut into calls anyhow."""
+    """Messages of PostgreSQL's stream, divided into calls at random."""
     made = plan()
     names = tuple(made.schema.names)
 
@@ -152,7 +152,7 @@ def copies():
 
 
 def decoding(decoder, values, keys, *, like=None):
-    """Decodes records into a log made for the first of them, or of these columns."""
+    """Decodes records into a log created for the first of them, or of these columns."""
     store = memory_store()
     try:
         found = like or decoder.schema(lambda: {"key": keys[0], "value": values[0]})
@@ -258,7 +258,7 @@ def protobuf_values():
 
 
 class Replies(BaseHTTPRequestHandler):
-    """Answers as `reply` says."""
+    """Responds as `reply` says."""
 
     reply = (200, b"")
 
@@ -294,7 +294,9 @@ def registry():
 
 
 def kafka():
-    """Records of Kafka: keys, values, times and headers; and dead letters that they say to be."""
+    """Records of Kafka: keys, values, times and headers; and the dead letters that they claim to
+    be.
+    """
     schema = {"key": pa.string(), "value": pa.struct([("n", pa.int64())])}
     named = [*OF_LETTERS, "h", ""]
     told = [
@@ -355,7 +357,7 @@ def kafka():
 
 
 def mysql():
-    """Tables and rows of MySQL, as Debezium's engine tells them."""
+    """Tables and rows of MySQL, as Debezium's engine reports them."""
     logical = "io.debezium.time."
     decimal = {"scale": "2", "connect.decimal.precision": "9"}
     fields = [
@@ -412,7 +414,7 @@ PARSERS = {
 
 
 class Late(BaseException):
-    """A try took too long; nothing catches it."""
+    """A try took too long; nothing catches this."""
 
 
 def peak_bytes():
@@ -421,7 +423,7 @@ def peak_bytes():
 
 
 def tried(attempt, seed):
-    """Tries a seed; raises what is no error of ours."""
+    """Tries a seed; raises what is not a clog error."""
     before = peak_bytes()
     with suppress(ClogError):
         attempt(random.Random(seed))

@@ -146,7 +146,7 @@ def documents_of_homes():
 
 
 def repaired(root):
-    """Repairs a log into a store that is thrown away."""
+    """Repairs a log into a store that is discarded."""
     copy = memory_store()
     try:
         repair_log(root, copy)
@@ -215,7 +215,7 @@ def objects():
 
 
 def change_footer(draw, tree):
-    """Changes one field of a struct of Thrift or of those in it."""
+    """Changes one field of a Thrift struct or of those in it."""
     structs, found = [tree], []
     while structs:
         struct = structs.pop()
@@ -293,7 +293,7 @@ def views():
 
 
 def asked(app, path, query, headers=((b"host", b"localhost"),)):
-    """Asks an application without a socket; returns the status and the body."""
+    """Sends a request to an application without a socket; returns the status and the body."""
     sent = []
 
     async def receive():
@@ -312,7 +312,7 @@ def asked(app, path, query, headers=((b"host", b"localhost"),)):
 
 
 def page():
-    """What a browser asks of logs with records that are odd, masked and not."""
+    """A browser's requests for logs with odd records, masked and not."""
     from clog.cli.page import ShownLogs, application
 
     deep = b'{"mail":' * 950 + b"1" + b"}" * 950
@@ -507,8 +507,8 @@ def receipts():
 
 
 def resummed(draw, path):
-    """Changes a local file of a state table: any byte, or what leads to its rows, or these, with
-    checksums of what it is then.
+    """Changes a local file of a state table: any byte, or what leads to its rows, or the rows, with
+    checksums of the changed contents.
     """
     xxh, out_of = local_file.xxh3_64_intdigest, local_file._Appender
     with path.open("r+b", buffering=0) as file:
@@ -548,7 +548,7 @@ def resummed(draw, path):
 
 
 def state_file():
-    """The local file of a state table that a stranger wrote."""
+    """A hostile local file of a state table."""
     store = memory_store()
     log = Log.create(store, 2, ids=SeededIds(1))
     rows = [{"key": b"%03d" % i, "value": b"v%d" % i} for i in range(300)]

@@ -63,7 +63,7 @@ def rotten(small_limits):
 
 
 def needed(store, log):
-    """Paths from the root of all that a readable version needs, by kind."""
+    """Paths from the root of everything that a readable version needs, by kind."""
     manifest = log.handle.manifest()
     snapshot = log.handle.tip.head.snapshot
     kinds = {
@@ -94,7 +94,7 @@ def places(size_bytes):
 
 
 def flipped(store, path):
-    """Flips a bit of the object at each place in turn; it is whole again afterwards."""
+    """Flips a bit of the object at each place in turn; it is restored afterwards."""
     data = store.get(path)
     try:
         for at in places(len(data)):
@@ -112,7 +112,7 @@ def chosen(request, rotten):
 
 @pytest.mark.parametrize("kind", ["data", "commits", "snapshots", "pages", "blocks", "edits"])
 def test_verify_finds_every_flipped_bit(rotten, chosen, kind):
-    """By its object, or by what does not follow from it."""
+    """By its object, or by what contradicts it."""
     store = rotten[0]
     assert chosen[kind]
     for path in chosen[kind]:
@@ -124,7 +124,7 @@ def test_verify_finds_every_flipped_bit(rotten, chosen, kind):
     "kind", ["data", "commits", "snapshots", "pages", "blocks", "edits", "log"]
 )
 def test_no_reader_believes_a_flipped_bit(rotten, chosen, kind):
-    """It reads what was written, where it did not need the object, or raises our error."""
+    """It reads what was written, if it did not need the object, or raises a clog error."""
     store, rows, _ = rotten
     believed = refused = 0
     for path in chosen[kind]:
@@ -141,7 +141,7 @@ def test_no_reader_believes_a_flipped_bit(rotten, chosen, kind):
 
 
 def test_a_truncated_object_is_found(rotten, chosen):
-    """At any length, also at none."""
+    """At any length, including none."""
     store, rows, _ = rotten
     for path in [p for kind in ("data", "commits", "snapshots") for p in chosen[kind]]:
         data = store.get(path)

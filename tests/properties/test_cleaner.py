@@ -44,8 +44,8 @@ CONFIG = {
 
 @pytest.fixture(autouse=True, scope="module")
 def _settings():
-    """Every object that is rewritten has a key index: results do not depend on it (S19). Row groups
-    are copied, however small, and threads do however little. Records are too few here for many to
+    """Every rewritten object has a key index: results do not depend on it (S19). Row groups are
+    copied, however small, and threads do however little. There are too few records here for many to
     live beside one that died.
     """
     with pytest.MonkeyPatch.context() as patch:
@@ -96,12 +96,12 @@ class World:
         return rows_in(b for plan in plans for b in table_batches(store, plan, map_bytes=999))
 
     def present(self):
-        """By partition the records that are there, by offset."""
+        """By partition the existing records, by offset."""
         rows = rows_in(self.log.read())
         return [{o: r for q, o, r in rows if q == p} for p in range(PARTITIONS)]
 
     def given_horizons(self):
-        """(partition, offset) of each tombstone -> its horizon, where it has one."""
+        """(partition, offset) of each tombstone -> its horizon, if it has one."""
         found = {}
         for p, end in self.log.end_offsets().items():
             pieces = plan_range(self.log.handle.manifest(), p, 0, end)
@@ -114,7 +114,7 @@ class World:
         return found
 
     def settle(self):
-        """Checks all that is true at any moment, and notes what must stay so."""
+        """Checks everything that is true at any moment, and records what must stay so."""
         check_log(self.store, every_version=False)
         self.model.starts = list(self.log.start_offsets().values())
         present = self.present()
@@ -123,7 +123,7 @@ class World:
         self.check_tables()
 
     def check_present(self, present):
-        """S1, S2: what is there is what was appended, and nothing that must stay is missing."""
+        """S1, S2: the existing records were appended, and nothing that must stay is missing."""
         manifest = self.log.handle.manifest()
         config = LogConfig.from_overrides(manifest.head.config)
         for p, there in enumerate(present):
@@ -150,7 +150,7 @@ class World:
         self.horizons.update(now)
 
     def check_tables(self):
-        """The table is the model's, and old versions say what they said until they expire (S27)."""
+        """The table is the model's, and old versions stay as they were until they expire (S27)."""
         version = self.log.version
         expected = {}
         for p in range(PARTITIONS):
@@ -174,7 +174,7 @@ class World:
         self.tables[version] = sorted(rows, key=str)
 
     def clean(self, entries, *, force=True, meanwhile=None, nth=1):
-        """A round by a process of its own; ``meanwhile`` happens before its nth commit."""
+        """A round by a separate process; ``meanwhile`` happens before its nth commit."""
         memory = BIG if entries is None else (entries * 10 // 9 + 1) * SLOT_BYTES
         before = self.present(), self.log.handle.manifest().first_dirty
         store = self.store
@@ -201,7 +201,7 @@ class World:
             assert chunk.dead is None or self.clock.now_ms() - chunk.dead.since_ms < delay_ms
 
     def check_exact(self, before, first_dirty_before, cleaned):
-        """Up to where the maps went, however many: exactly what is to stay, S20-S23."""
+        """As far as the maps went, however many: exactly what is to stay, S20-S23."""
         now_ms = self.clock.now_ms()
         starts = self.log.start_offsets()
         for p in cleaned:
@@ -335,7 +335,9 @@ def test_reading_from_anywhere(batches, entries, offset):
 @settings(max_examples=settings().max_examples // 5)
 @given(st.lists(APPENDS, min_size=2, max_size=8))
 def test_any_size_of_map_leads_to_the_same(batches):
-    """S20: with a map of one key, pass after pass ends where one pass with a large map does."""
+    """S20: with a map of one key, pass after pass ends with the result of one pass with a large
+    map.
+    """
     worlds = World(), World()
     try:
         for world in worlds:

@@ -59,7 +59,7 @@ class Meanwhile(WrappingStore):
 
 
 class World:
-    """Authors, what they were told, and what goes wrong."""
+    """Authors, their results, and what goes wrong."""
 
     def __init__(self, seed, store):
         self.draw = draw = random.Random(seed)  # it is to be repeatable
@@ -97,14 +97,14 @@ class World:
         self.visit()
 
     def visit(self):
-        """Lets somebody else come in."""
+        """Lets another author come in."""
         if self.is_on and self.depth < 3 and self.left > 0 and self.draw.random() < self.visits:
             free = [n for n in range(AUTHORS) if n not in self.busy]
             if free:
                 self.act(self.draw.choice(free))
 
     def act(self, n):
-        """Lets an author do one thing, whole."""
+        """Lets an author perform one complete action."""
         self.left -= 1
         self.busy.add(n)
         self.depth += 1
@@ -173,7 +173,7 @@ def with_suppressed(do):
 
 
 def history(seed):
-    """Runs one, and checks what everybody was told."""
+    """Runs one, and checks what each author was told."""
     store = memory_store()
     try:
         world = World(seed, store)

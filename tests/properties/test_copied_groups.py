@@ -1,5 +1,5 @@
-"""Row groups that are copied hold what decoding and encoding them gives, whatever they are copied
-out of, and beside what.
+"""Copied row groups contain what decoding and encoding would give, whatever they are copied from,
+and whatever is beside them.
 """
 
 import itertools
@@ -38,7 +38,7 @@ RECORD = st.tuples(OCTETS, OCTETS, HEADERS, st.integers(0, 1 << 52))
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch):
-    """Limits that a few records reach."""
+    """Limits that few records reach."""
     set_limits(monkeypatch, 40)
 
 
@@ -72,7 +72,7 @@ def put(store, parts, ids, **options):
 
 @st.composite
 def changed(draw, chunk):
-    """A chunk as it may have become: with dead rows, a horizon, timestamps of its append."""
+    """A chunk as it may be later: with dead rows, a horizon, timestamps of its append."""
     horizon = draw(st.none() | st.integers(chunk.base, chunk.next))
     if horizon is not None:
         chunk = replace(chunk, horizon=77, up_to=horizon)
@@ -95,7 +95,7 @@ def in_order(found):
 
 
 def read_back(store, made):
-    """All rows of new objects, each verified against what it says of itself."""
+    """All rows of new objects, each verified against its own metadata."""
     chunks = [rewritten_chunk(obj, version=1) for obj in made]
     for chunk in chunks:
         data = store.get(chunk.object.path)
@@ -155,7 +155,7 @@ def copies(store, chunk: Chunk, compression=ZSTD):
 
 
 def test_what_is_copied_is_not_decoded():
-    """All groups of a chunk of which all stays; each brings its block of the key index along."""
+    """All groups of a chunk that stays entirely; each brings its block of the key index along."""
     store, ids = memory_store(), SeededIds(1)
     chunk = one_object(store, ids)
     groups = copies(store, chunk)
@@ -170,7 +170,7 @@ def test_what_is_copied_is_not_decoded():
 
 
 def test_a_gap_before_what_is_copied_makes_offsets():
-    """Dense objects have none; one that joins them over a gap has, of a few bytes a group."""
+    """Dense objects have none; one that joins them over a gap has one, of a few bytes per group."""
     store, ids = memory_store(), SeededIds(1)
     chunk = one_object(store, ids)
     (joined,) = put(store, [*copies(store, chunk)[:1], *copies(store, chunk)[2:]], ids)
@@ -184,7 +184,7 @@ def test_a_gap_before_what_is_copied_makes_offsets():
 
 @pytest.mark.parametrize("change", ["codec", "statistics of the chunk", "tombstones of the chunk"])
 def test_what_is_not_as_it_is_to_be_is_decoded(change):
-    """Another codec than the log's now; a footer that contradicts the manifest."""
+    """A codec other than the log's now; a footer that contradicts the manifest."""
     store, ids = memory_store(), SeededIds(1)
     chunk = one_object(store, ids)
     assert copies(store, chunk)
@@ -198,7 +198,9 @@ def test_what_is_not_as_it_is_to_be_is_decoded(change):
 
 
 def test_a_time_that_the_format_forbids_is_not_copied(monkeypatch):
-    """FORMAT.md §5.1: it is damage, as for who reads it; a rewrite makes it no part of the new."""
+    """FORMAT.md §5.1: it is damage, as for a reader; a rewrite does not copy it to the
+    new object.
+    """
     monkeypatch.setattr(writer, "_conforming", lambda records, _: records.to_batches())
     store, ids = memory_store(), SeededIds(1)
     batch = as_batch(
@@ -213,7 +215,7 @@ def test_a_time_that_the_format_forbids_is_not_copied(monkeypatch):
 
 @pytest.mark.parametrize("codec", ["none", "snappy", "lz4", "zstd"])
 def test_groups_of_every_codec_are_copied(codec):
-    """All that ``compression.type`` may be: Parquet's numbers are those that the writer writes."""
+    """All values of ``compression.type``: Parquet's numbers are those that the writer writes."""
     store, ids = memory_store(), SeededIds(1)
     compression = Compression(codec)
     groups = copies(store, one_object(store, ids, compression=compression), compression)
@@ -250,7 +252,7 @@ def test_objects_with_and_without_field_ids_are_joined(monkeypatch, gap):
 
 
 def test_another_field_id_is_no_copy_and_is_found(monkeypatch):
-    """Nobody who reads the table would find the column: it is decoded, and `verify` says so."""
+    """A reader of the table would not find the column: it is decoded, and `verify` reports it."""
     store, ids = memory_store(), SeededIds(1)
     with monkeypatch.context() as wrong:
         other = {b"PARQUET:field_id": b"30"}
@@ -259,12 +261,12 @@ def test_another_field_id_is_no_copy_and_is_found(monkeypatch):
     assert copies(store, chunk) == []
     data = store.get(chunk.object.path)
     (problem,) = object_problems(data, chunk.object, [(2, chunk)], key_seed=SEED)
-    assert "other field ids" in problem
+    assert "field ids" in problem
     discard(store)
 
 
 def test_small_groups_are_encoded_anew(monkeypatch):
-    """Copied, they would stay small for ever."""
+    """If copied, they would stay small forever."""
     store, ids = memory_store(), SeededIds(1)
     chunk = one_object(store, ids)
     count = len(copies(store, chunk))
@@ -275,7 +277,7 @@ def test_small_groups_are_encoded_anew(monkeypatch):
 
 
 def test_row_groups_of_a_fresh_object_of_several_partitions():
-    """A group that holds rows of one partition alone is copied, one of two is not."""
+    """A group with rows of one partition only is copied, one of two is not."""
     store, ids = memory_store(), SeededIds(1)
     rows = 40
     target = ObjectWriter(store, stamp=0, new_id=ids.new_id, partitions=3, key_seed=None)
@@ -309,8 +311,9 @@ PLAIN = [(b"k%d" % i, b"v" * 20, None, 1000 * i, 5 + 2 * i, None) for i in range
 @settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(st.data())
 def test_a_forged_footer_is_decoded_or_copied_whole(data):
-    """With a field of another kind or value, or one that nobody knows: what is made of it is an
-    object again, or an error that decoding has, too."""
+    """With a field of another kind or value, or an unknown one: the result is an object again, or
+    an error that decoding has too.
+    """
     store, ids = memory_store(), SeededIds(1)
     (obj,) = put(store, [as_batch(PLAIN)], ids)
     ref = forged(store, obj, data)

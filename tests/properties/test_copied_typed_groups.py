@@ -1,5 +1,5 @@
-"""Row groups of typed logs that are copied hold what decoding and encoding them gives, for columns
-of every kind; those of an earlier schema are not copied.
+"""Copied row groups of typed logs contain what decoding and encoding would give, for columns of
+every kind; those of an earlier schema are not copied.
 """
 
 import datetime as dt
@@ -74,7 +74,7 @@ VALUES = {
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch):
-    """Limits that a few records reach."""
+    """Limits that few records reach."""
     set_limits(monkeypatch, 30)
 
 
@@ -120,8 +120,8 @@ def read(store, schema, chunks):
 @settings(max_examples=4 * settings().max_examples // 5, deadline=None)
 @given(st.data())
 def test_copied_and_encoded_are_the_same(data):
-    """Records, their sizes, tombstones, key index, checksums (S26, S31, S61): of what is large
-    enough all is copied.
+    """Records, their sizes, tombstones, key index, checksums (S26, S31, S61): everything large
+    enough is copied.
     """
     store = memory_store()
     schema, rows = data.draw(typed_rows())
@@ -165,8 +165,9 @@ def test_what_is_of_an_earlier_schema_is_decoded():
 @settings(max_examples=3 * settings().max_examples // 2, deadline=None)
 @given(st.data())
 def test_a_forged_footer_is_decoded_or_copied_whole(data):
-    """With a field of another kind or value, or one that nobody knows: what is made of it is an
-    object again, or an error that decoding has, too."""
+    """With a field of another kind or value, or an unknown one: the result is an object again, or
+    an error that decoding has too.
+    """
     store = memory_store()
     (obj,) = put(store, SCHEMA, [as_batch(SCHEMA, PLAIN)])
     ref = forged(store, obj, data)
@@ -187,7 +188,7 @@ def test_a_forged_footer_is_decoded_or_copied_whole(data):
 @settings(max_examples=2 * settings().max_examples // 5, deadline=None)
 @given(typed_rows(), st.integers(2, 4))
 def test_what_is_encoded_in_parts_is_the_same(typed, encoders):
-    """Row groups, records, key index and checksums, but for where pages lie (S26)."""
+    """Row groups, records, key index and checksums, except for where pages are (S26)."""
     store = memory_store()
     schema, rows = typed
     (plain,) = put(store, schema, [as_batch(schema, rows)])

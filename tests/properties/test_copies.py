@@ -1,5 +1,5 @@
-"""Folders that were copied, restored, replicated or mixed (S47): what a reader makes of each is the
-state of one version of one history, or an error; never a mixture.
+"""Folders that were copied, restored, replicated or mixed (S47): what a reader gets from each is
+the state of one version of one history, or an error; never a mixture.
 """
 
 import random
@@ -27,7 +27,7 @@ def small_snapshots(monkeypatch):
 
 
 class Recording(WrappingStore):
-    """Notes each change of an object, in order; a deletion has no bytes."""
+    """Records each change of an object, in order; a deletion has no bytes."""
 
     def __init__(self, inner):
         super().__init__(inner)
@@ -90,8 +90,9 @@ def opened(store, clock):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_bucket_that_is_replicated_behind(seed):
-    """Objects arrive late and out of order. Whoever reads the replica, once or all the time, sees
-    a version whole, or is told to read again; when all has arrived, the newest.
+    """Objects arrive late and out of order. A reader of the replica, once or all the time, sees a
+    complete version, or gets an error that says to read again; when everything has arrived, the
+    newest.
     """
     clock, rng = ManualClock(1_000_000), random.Random(seed)
     source, replica = Recording(memory_store()), memory_store()
@@ -119,7 +120,7 @@ def test_a_bucket_that_is_replicated_behind(seed):
                 except NotFoundError:  # With it VersionExpiredError: "read again".
                     refused += 1
                 except CorruptionError as e:
-                    assert "if the log is just being copied" in str(e)  # noqa: PT017 - or it is whole
+                    assert "if the log is still being copied" in str(e)  # noqa: PT017 - or it is whole
                     refused += 1
     assert table_of(opened(replica, clock)) == lived.tables[max(lived.tables)]
     assert table_of(warm) == lived.tables[max(lived.tables)]
@@ -132,9 +133,9 @@ MIXES = ("one", "other", "either")
 
 @pytest.mark.parametrize("seed", [*range(6), 23, 34, 58])
 def test_two_copies_that_both_went_on_are_not_mixed(seed):
-    """Their folders were put over one another: a reader finds one of the two histories, or says
-    that they were mixed, and can be repaired into one. The ids of commits tell, where sizes and
-    offsets would not.
+    """Their folders were copied over one another: a reader finds one of the two histories, or
+    reports that they were mixed, and they can be repaired into one. The ids of commits show it,
+    where sizes and offsets would not.
     """
     clock, rng = ManualClock(1_000_000), random.Random(seed)
     first = memory_store()
@@ -174,13 +175,13 @@ def test_the_sentence_of_mixed_copies():
         twin.append([{"key": "a", "value": "3"}])
     name = f"{documents.commit_path(3)}"
     inside(first).put(name, inside(second).get(name))
-    with pytest.raises(ClogError, match=r"version 2 of .* is not of the history .*mixed"):
+    with pytest.raises(ClogError, match=r"version 2 of .* does not belong to the history .*mixed"):
         opened(first, clock).table()
 
 
 def test_a_stale_handle_that_commits_above_a_restored_copy():
-    """COMMIT.md §1: whoever restores a log stops its writers first. Where one was not, those who
-    go on with the copy are told when they meet its commit; none of theirs is built upon it.
+    """COMMIT.md §1: before a log is restored its writers are stopped. If one was not, those that
+    continue with the copy get an error when they meet its commit; nothing is built on it.
     """
     clock, store = ManualClock(1_000_000), memory_store()
     stale = Log.create(store, partitions=1, clock=clock, ids=SeededIds(1))
@@ -197,7 +198,7 @@ def test_a_stale_handle_that_commits_above_a_restored_copy():
     for version in (2, 3):
         assert fresh.append([{"key": "b", "value": str(version)}]).version == version
     for _ in range(2):
-        with pytest.raises(CorruptionError, match=r"version 3 of .* or it was restored while som"):
+        with pytest.raises(CorruptionError, match=r"version 3 of .* or it was restored while a wr"):
             fresh.append([{"key": "b", "value": "4"}])
     with pytest.raises(FileNotFoundError):
         inside(store).get(documents.commit_path(5))
@@ -209,7 +210,7 @@ def test_a_stale_handle_that_commits_above_a_restored_copy():
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_left_of_versions_that_were_taken_back_is_not_taken_for_new(seed):
     """A log is restored to version V by deleting its newer commits; snapshots and pages of the
-    history that was given up stay. The log goes on with other records, and names none of them.
+    abandoned history stay. The log continues with other records, and names none of them.
     """
     clock, store = ManualClock(1_000_000), memory_store()
     lived = Lived(store, seed, clock=clock).live(26, "a")
@@ -229,8 +230,8 @@ def test_what_is_left_of_versions_that_were_taken_back_is_not_taken_for_new(seed
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_backup_that_was_taken_while_records_were_appended(seed):
-    """docs/moving-a-log.md: note the version, copy in any order, cut what is newer in the copy. The
-    copy is the log at that version, sound, and goes on.
+    """docs/moving-a-log.md: note the version, copy in any order, delete what is newer in the copy.
+    The copy is the log at that version, sound, and continues.
     """
     clock, rng = ManualClock(1_000_000), random.Random(seed)
     store, backup = memory_store(), memory_store()

@@ -30,7 +30,7 @@ STEPS = 24
 
 
 class Folder(Within):
-    """A folder with a URL of its own, as each log has."""
+    """A folder with its own URL, as each log has."""
 
     def __init__(self, inner, name):
         super().__init__(inner, name)
@@ -136,7 +136,7 @@ class World:
 
 
 def torn(shown, meant):
-    """The transactions that some of their logs show, and others do not."""
+    """The transactions that are shown in some of their logs, but not in others."""
     return {
         key: {name: key in shown[name] for name in logs}
         for key, logs in meant.items()
@@ -149,7 +149,7 @@ def everywhere(shown, meant):
 
 
 def check_cut_after(world, seen, name="c"):
-    """A cut in a copy of the world, while it goes on there in its own way."""
+    """A cut in a copy of the world, while the world continues in its own way."""
     copy = World(world.dice.randrange(1 << 30), copy_of(world.store))
     copy.number, copy.meant = 10_000 + 100 * len(seen), dict(world.meant)
     before = copy.shown()

@@ -1,4 +1,6 @@
-"""Whatever records are written, in whatever pieces, they come back, in order, with right counts."""
+"""Whatever records are written, in whatever pieces, they are read back in order, with
+right counts.
+"""
 
 import itertools
 
@@ -30,7 +32,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch):
-    """Limits that a few records reach."""
+    """Limits that few records reach."""
     monkeypatch.setattr(reader, "WHOLE_BYTES", 1000)
     monkeypatch.setattr(writer, "GROUP_BYTES", 120)
     monkeypatch.setattr(writer, "GROUP_BYTES_MIN", 40)
@@ -61,7 +63,7 @@ def size_of(row):
 
 
 def check_chunk(chunk, rows):
-    """A chunk's counts, against its rows as Python has them."""
+    """A chunk's counts, compared with its rows as Python has them."""
     times_ms = [row[3] // 1000 for row in rows]
     assert chunk.rows == len(rows)
     assert chunk.size_bytes == sum(map(size_of, rows))
@@ -96,7 +98,9 @@ def appends(draw):
 @settings(deadline=None)
 @given(appends(), st.integers(1, 400), st.sampled_from([ZSTD, Compression("none")]))
 def test_records_come_back(calls, object_bytes, compression):
-    """Every partition has its records in the order of add; chunks and facts count them right."""
+    """Every partition has its records in the order of add; chunks and facts count them
+    correctly.
+    """
     store = new_store()
     writer = ObjectWriter(
         store,
@@ -132,7 +136,7 @@ def test_records_come_back(calls, object_bytes, compression):
 
 @st.composite
 def cleaned(draw):
-    """Records with rising offsets, tombstones of which some have a delete horizon."""
+    """Records with rising offsets, and tombstones some of which have a delete horizon."""
     rows = draw(st.lists(RECORD, min_size=1, max_size=40))
     steps = draw(st.lists(st.sampled_from([1, 1, 1, 5]), min_size=len(rows), max_size=len(rows)))
     horizons = draw(

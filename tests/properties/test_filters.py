@@ -1,4 +1,4 @@
-"""Reads with a filter against the same reads that are filtered afterwards, for random histories."""
+"""Reads with a filter compared with the same reads filtered afterwards, for random histories."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -156,7 +156,7 @@ def made(operations, config, features):
 
 
 def told(batches):
-    """The rows of batches, in an order of their own; NaN is like NaN."""
+    """The rows of batches, in a fixed order; NaN equals NaN."""
     return sorted(repr(row) for batch in batches for row in batch.to_pylist())
 
 
@@ -171,8 +171,9 @@ def told(batches):
     st.data(),
 )
 def test_a_filter_gives_what_is_left_of_all(operations, kind, expressions, entries, data):
-    """A row is wanted or not as it is at the version: whatever the statistics of older rows, the
-    cleaner, masks, the strategy and the budget of the map."""
+    """A row is selected or not as it is at the version: whatever the statistics of older rows, the
+    cleaner, masks, the strategy and the budget of the map.
+    """
     with patch.object(writer, "GROUP_ROWS", 3):
         log = made(operations, *kind)
     manifest = log.handle.manifest_at(data.draw(st.integers(0, log.version)))
@@ -193,7 +194,7 @@ def test_a_filter_gives_what_is_left_of_all(operations, kind, expressions, entri
 @settings(deadline=None, max_examples=settings().max_examples // 5)
 @given(st.lists(OPERATIONS, min_size=2, max_size=6), st.lists(of_records(), min_size=6, max_size=6))
 def test_a_read_with_a_filter_is_the_read_filtered(operations, expressions):
-    """Of records, each by itself; the order stays."""
+    """For records, each by itself; the order is kept."""
     with patch.object(writer, "GROUP_ROWS", 3):
         log = made(operations, {}, [])
     whole = log.read().to_arrow()

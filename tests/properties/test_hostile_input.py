@@ -1,4 +1,4 @@
-"""Hostile input: whatever a store returns, readers answer with our errors, in bounded memory."""
+"""Hostile input: whatever a store returns, readers respond with clog errors, in bounded memory."""
 
 import json
 import tracemalloc
@@ -56,7 +56,7 @@ def good():
 
 
 def read_everything(store):
-    """What readers, a writer, the cleaner and a verifier make of it: errors of ours at most."""
+    """What readers, a writer, the cleaner and a verifier do with it: at most clog errors."""
 
     def log():
         return Log.open(store, clock=ManualClock(5_000), ids=SeededIds(9))
@@ -127,7 +127,7 @@ def changed(body, place, value, *, remove):
 
 
 def document(kind, body, encoding="json", **header):
-    """A document whose hash and length are right, whatever is in it."""
+    """A document whose hash and length are right, whatever it contains."""
     stored = json.dumps(body).encode()
     stored = zlib.compress(stored) if encoding == "json+zlib" else stored
     envelope = {
@@ -145,7 +145,7 @@ def document(kind, body, encoding="json", **header):
 @given(data=st.data())
 @settings(SLOW, max_examples=settings().max_examples // 2)
 def test_a_document_with_one_wrong_value(good, kind, data):
-    """Sealed with the right hash: of another type, out of range, out of the root, or missing."""
+    """Sealed with the right hash: of another type, out of range, outside the root, or missing."""
     store = copy_of(good)
     try:
         path = targets(good)[kind]
@@ -161,7 +161,7 @@ def test_a_document_with_one_wrong_value(good, kind, data):
 
 @pytest.mark.parametrize("kind", ["commit", "snapshot", "page", "log"])
 def test_an_integer_of_more_than_64_bits(good, kind):
-    """Wherever one of a document's integers stands: an error of ours at most."""
+    """Wherever one of a document's integers is: at most a clog error."""
     store = copy_of(good)
     path = targets(good)[kind]
     body = documents.decode(kind, good.get(path), where=path)
@@ -202,7 +202,7 @@ def test_a_wrong_header(header):
 @given(data=st.data())
 @SLOW
 def test_a_data_object_of_other_bytes(good, data):
-    """Parquet's own footer and pages, torn and written over: the manifest's checksums tell."""
+    """Parquet's own footer and pages, torn and overwritten: the manifest's checksums detect it."""
     store = copy_of(good)
     try:
         path = next(o.path for o in store.list(documents.FOLDERS) if "/data/" in o.path)
@@ -219,7 +219,7 @@ def test_a_data_object_of_other_bytes(good, data):
 @given(data=st.data())
 @SLOW
 def test_a_data_object_that_its_manifest_agrees_with(good, data):
-    """Who can write the log can write the checksums, too: then Arrow sees what he wrote."""
+    """Whoever can write the log can write the checksums too: then Arrow gets the forged bytes."""
     store = copy_of(good)
     try:
         manifest = Log.open(store).handle.manifest()
@@ -241,7 +241,7 @@ def test_a_data_object_that_its_manifest_agrees_with(good, data):
 
 
 def test_a_bomb_is_refused_in_bounded_memory():
-    """64 KiB that inflate to 64 MiB are given up at 100 times their length (FORMAT.md §2)."""
+    """64 KiB that inflate to 64 MiB are abandoned at 100 times their length (FORMAT.md §2)."""
     stored = zlib.compress(b"[" + b"[]," * (21 << 20) + b"[]]")
     assert 60_000 < len(stored) < 70_000
     envelope = {
@@ -262,7 +262,7 @@ def test_a_bomb_is_refused_in_bounded_memory():
 
 @pytest.mark.parametrize("partitions", [2 * 10**9, 65_537, 0, -1, 2**63, True])
 def test_a_log_of_so_many_partitions(partitions):
-    """The number is checked before a column of as many entries is made (FORMAT.md §3.2)."""
+    """The number is checked before a column of as many entries is created (FORMAT.md §3.2)."""
     store = memory_store()
     Log.create(store, 1)
     path, folder = documents.commit_path(0), inside(store)
@@ -304,7 +304,7 @@ def test_half_of_a_surrogate_pair(text, sound):
 
 
 def test_a_writer_whose_id_is_no_text(good):
-    """It could not be written to the log: an error of ours, and nothing is appended."""
+    """It could not be written to the log: a clog error, and nothing is appended."""
     store = copy_of(good)
     log = Log.open(store)
     with pytest.raises(InvalidInputError, match="is not \\(id, sequence\\)"):
@@ -313,7 +313,7 @@ def test_a_writer_whose_id_is_no_text(good):
 
 
 def test_json_that_is_nested_deeply():
-    """A recursion error is ours to catch."""
+    """Catching a recursion error is clog's task."""
     stored = b'{"a":' * 100_000
     envelope = {
         "clog": "commit",
@@ -328,7 +328,7 @@ def test_json_that_is_nested_deeply():
 
 def test_a_field_of_later_writers_that_is_nested_deeply(good):
     """A writer keeps what it does not know in the head. Whether it is too deep to be read or, a few
-    levels less, only to be written again: an error of ours.
+    levels less, only to be written again: a clog error.
     """
     path = targets(good)["commit"]
     body = documents.decode("commit", good.get(path), where=path)
@@ -348,8 +348,8 @@ def test_a_field_of_later_writers_that_is_nested_deeply(good):
 
 @pytest.mark.parametrize("dense", [None, False, 0])
 def test_a_fresh_object_that_is_said_to_have_offsets(good, dense):
-    """It has no such column: its rows have none, and that is an error of ours; as is what is
-    neither true nor false.
+    """It has no such column: its rows have none, and that is a clog error; so is what is neither
+    true nor false.
     """
     store = copy_of(good)
     tip = Log.open(store).handle.tip
@@ -363,7 +363,7 @@ def test_a_fresh_object_that_is_said_to_have_offsets(good, dense):
 
 
 def test_the_good_log_is_good(good):
-    """Else the tests above would prove nothing."""
+    """Otherwise the tests above would prove nothing."""
     assert verify_log(good).findings == ()
     tip = Log.open(good).handle.tip
     folder = inside(good)
@@ -372,7 +372,7 @@ def test_the_good_log_is_good(good):
 
 
 class Bounded(WrappingStore):
-    """Refuses reads that would go on to the end of whatever is there."""
+    """Refuses reads that would continue to the end of whatever is there."""
 
     def get(self, path, start=None, end=None):
         assert end is not None, path
@@ -381,8 +381,9 @@ class Bounded(WrappingStore):
 
 
 def test_no_file_is_read_to_an_end_that_it_may_not_have(good):
-    """A file of a terabyte costs who makes it nothing: no reader asks for more of a document than
-    one of its kind may have (FORMAT.md §2)."""
+    """A file of a terabyte costs its creator nothing: no reader requests more of a document than
+    its kind may have (FORMAT.md §2).
+    """
     store = copy_of(good)
     log = Log.open(Bounded(store), clock=ManualClock(5_000), ids=SeededIds(9))
     log.append([{"key": "k", "value": "v"}], producer=("w1", 100))

@@ -91,7 +91,7 @@ class LogMachine(RuleBasedStateMachine):
         return [p for p, _ in drawn], [self.fields_of(r) for _, r in drawn], drawn
 
     def in_the_model(self, log, drawn):
-        """What the log makes of the records: LogAppendTime is the time of their commit (S9)."""
+        """What the log makes of the records: with LogAppendTime, the time of their commit (S9)."""
         if not self.append_time:
             return drawn
         now_ms = log.handle.tip.record.time_ms

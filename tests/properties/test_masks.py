@@ -6,8 +6,6 @@ lag behind: tables, changes and state tables are the model's, and no bit is wron
 
 from unittest.mock import patch
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +29,7 @@ from clog.storage.read.table import (
 )
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.model import ModelLog, fields_of, rows_in
+from clog_testing.published import shown_rows
 from clog_testing.strategies import TIME_MS_MAX, placed_records
 
 PARTITIONS = 2
@@ -43,7 +42,7 @@ CONFIG = {
 
 
 class GapModel(ModelLog):
-    """The model of a log whose records may be None: offsets at which nothing was."""
+    """The model of a log whose records may be None: offsets without a record."""
 
     def read(self, p, start=None, end=None):
         return [row for row in super().read(p, start, end) if row[2] is not None]
@@ -120,7 +119,7 @@ class World:
             coalesce(Work(handle, self.clock.now_ms()), force=True)
 
     def check_reads(self):
-        """What is read are records of the model, all that its table has among them."""
+        """What is read are records of the model, including all that its table has."""
         for p in range(PARTITIONS):
             found = rows_in(self.log.read(p))
             rows = self.model.read(p)
@@ -220,8 +219,9 @@ def mirrored(nulls):
 
 
 def masked_offsets(store, manifest):
-    """By partition, the offsets that masks say are superseded, and are tombstones; checks that
-    covered chunks lie where they must."""
+    """By partition, the offsets that masks mark as superseded, and as tombstones; checks that
+    covered chunks are where they must be.
+    """
     found = {}
     for p, segments in enumerate(manifest.segments):
         superseded, tombstones, known = set(), set(), set()
@@ -242,7 +242,9 @@ def masked_offsets(store, manifest):
 
 
 def check_bits(world, store, manifest):
-    """Each bit is set where it must be, and nowhere else; below the log start they mean nothing."""
+    """Each bit is set where it must be, and nowhere else; below the log start they have
+    no meaning.
+    """
     for p, (superseded, tombstones, known) in masked_offsets(store, manifest).items():
         records = world.model.records[p]
         covered = manifest.covered[p] if manifest.covered else 0
@@ -283,7 +285,8 @@ def view(store, manifest, starts, entries):
 )
 def test_tables_by_masks_are_the_models(given_, entries, inline):
     """At every version, whatever was done by then or since, with any budget of the map; nothing
-    that was deleted shows (S36)."""
+    that was deleted is shown (S36).
+    """
     nulls, history = given_
     check_history(World(nulls), history, entries, inline=inline)
 
@@ -297,7 +300,7 @@ def test_tables_by_masks_are_the_models(given_, entries, inline):
     st.booleans(),
 )
 def test_tables_of_given_offsets_are_the_models(given_, entries, inline):
-    """S75: gaps between, before and behind records, and partitions that are empty at an offset:
+    """S75: gaps between, before and after records, and partitions that are empty at an offset:
     reads, tables, views and masks are right at every version, whatever was cleaned, coalesced,
     sealed or deleted.
     """
@@ -328,7 +331,8 @@ def check_history(world, history, entries, *, inline):
             for p, (superseded, _, _) in before.items():
                 assert superseded & now[p][2] <= now[p][0], "a row that was superseded stays so"
             before = now
-            shown = [row for m in view_masks(store, manifest, starts) for row in rows_of(store, m)]
+            masked = view_masks(store, manifest, starts)
+            shown = [row for mask in masked for row in shown_rows(store, mask)]
             assert sorted(shown) == sorted(
                 (r[2].key, r[2].value, r[2].timestamp_ms) for r in kept.values()
             )
@@ -338,13 +342,6 @@ def check_history(world, history, entries, *, inline):
         discard(world.store)
 
 
-def rows_of(store, mask):
-    """Key, value and timestamp of what a mask leaves of its object, read by Parquet alone."""
-    read = pq.read_table(pa.BufferReader(store.get(mask.object.path)))
-    rows = read.filter(pa.array(~mask.hidden)).select(["key", "value", "timestamp"]).to_pylist()
-    return [(r["key"], r["value"], round(r["timestamp"].timestamp() * 1000)) for r in rows]
-
-
 @settings(max_examples=3 * settings().max_examples // 5)
 @given(
     st.lists(operations(nulls=False), min_size=1, max_size=14),
@@ -352,8 +349,9 @@ def rows_of(store, mask):
     st.lists(st.floats(0, 1), min_size=PARTITIONS, max_size=PARTITIONS),
 )
 def test_changes_by_masks_are_the_last_records_since(history, entries, shares):
-    """From any position on, tombstones included; those whose horizon came are missing, and nothing
-    else."""
+    """From any position on, tombstones included; those whose horizon has passed are missing, and
+    nothing else.
+    """
     check_changes(World(nulls=False), history, entries, shares)
 
 
@@ -364,7 +362,7 @@ def test_changes_by_masks_are_the_last_records_since(history, entries, shares):
     st.lists(st.floats(0, 1), min_size=PARTITIONS, max_size=PARTITIONS),
 )
 def test_changes_of_given_offsets_are_the_last_records_since(history, entries, shares):
-    """S75: likewise, from positions in gaps, too."""
+    """S75: the same, also from positions in gaps."""
     check_changes(Mirror(nulls=False), history, entries, shares)
 
 
@@ -403,7 +401,7 @@ def check_changes(world, history, entries, shares):
 
 
 class Undecided(World):
-    """A log with masks, to which transactions write that others see, and do not."""
+    """A log with masks, to which visible and other transactions write."""
 
     def __init__(self):
         super().__init__(nulls=False)
@@ -434,8 +432,9 @@ UNDECIDED = st.one_of(
 @settings(max_examples=3 * settings().max_examples // 5)
 @given(st.lists(UNDECIDED, min_size=1, max_size=16))
 def test_masks_beside_transactions(history):
-    """S51, S52: at every version the table by masks is that by keys; what is undecided is not
-    covered, and what was aborted supersedes nothing."""
+    """S51, S52: at every version the table by masks is that by keys; undecided records are not
+    covered, and aborted ones supersede nothing.
+    """
     world = Undecided()
     try:
         for name, argument in history:

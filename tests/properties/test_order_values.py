@@ -91,7 +91,7 @@ class World:
         return row | {"timestamp": NOW_MS - 1000 + order}
 
     def rows(self, version):
-        """(key, order) of the records that are there, by offset."""
+        """(key, order) of the existing records, by offset."""
         manifest = self.log.handle.manifest_at(version)
         pieces = plan_range(manifest, 0, 0, 1 << 40)
         return {
@@ -106,7 +106,7 @@ class World:
         return row["timestamp"].microsecond // 1000
 
     def arrive(self, fresh, before):
-        """Takes note of records that come; ``before``: what is there."""
+        """Records what arrives; ``before``: what is there."""
         there = {r for r in before.values() if r not in self.late}
         for record in fresh:
             known = record[0] in {key for key, _, _ in there}
@@ -127,7 +127,7 @@ class World:
         return {key: f"{key}{order}" for key, order, dies in best.values() if not dies}
 
     def check_to(self, version):
-        """Checks each version that was made by others than appends."""
+        """Checks each version that was made by something other than an append."""
         for at in range(self.checked + 1, version + 1):
             self.note_gone(self.rows(at - 1), self.rows(at))
             self.check_table(at)
@@ -167,7 +167,9 @@ class World:
         assert ours == theirs, (version, ours, theirs)
 
     def compared(self, table):
-        """What is promised of a table: with late records kept, nothing of keys that have any."""
+        """What is guaranteed for a table: with late records kept, nothing for keys that
+        have any.
+        """
         return {k: v for k, v in table.items() if self.drop or k not in self.late_keys}
 
     def clean(self, entries, meanwhile=(), nth=1):
@@ -264,5 +266,5 @@ def run(tmp_path_factory, strategy, drop, steps):
 )
 @given(steps=st.lists(STEPS, min_size=1, max_size=14))
 def test_each_version_shows_the_records_that_win(tmp_path_factory, strategy, drop, steps):
-    """S57: all arrival orders give one table; no deleted key comes back where late ones go."""
+    """S57: all arrival orders give one table; no deleted key reappears if late ones are dropped."""
     run(tmp_path_factory, strategy, drop, steps)

@@ -91,7 +91,7 @@ def value_of(number):
 
 
 def with_lsn(row):
-    """The row with its timestamp in a header, too."""
+    """The row with its timestamp in a header as well."""
     lsn = ("lsn", struct.pack(">q", row["timestamp"]))
     return {**row, "headers": [*(row.get("headers") or ()), lsn]}
 
@@ -159,8 +159,8 @@ READERS = {
 
 
 def rows_of(table, reader=None):
-    """Rows as comparable values, in any order; no headers are an empty list, too (FORMAT.md
-    §5.1). PyIceberg takes each null list of structs for an empty one
+    """Rows as comparable values, in any order; no headers are also an empty list (FORMAT.md §5.1).
+    PyIceberg takes each null list of structs for an empty one
     (https://github.com/apache/iceberg-python/issues/3833).
     """
     names = ("key", "value", "timestamp", "headers")
@@ -229,8 +229,8 @@ def test_every_reader_sees_the_table(kind, order, data, expires):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_views_of_ordered_logs(tmp_path, order):
-    """S56, S57: other engines see what wins, and late records as the log says; before and after
-    passes, and after tombstones went.
+    """S56, S57: other engines see what wins, and late records as the log does; before and after
+    passes, and after tombstones were removed.
     """
     path, clock = str(tmp_path / "log"), ManualClock(now_ms=TIME_MS_MAX)
     given_ = {"clock": clock, "ids": SeededIds(1)}

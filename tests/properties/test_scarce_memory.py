@@ -1,4 +1,4 @@
-"""A log decides how much memory its reader needs: where there is less, the error is ours."""
+"""A log decides how much memory its reader needs: if there is less, it is a clog error."""
 
 import subprocess
 import sys
@@ -27,7 +27,9 @@ except ClogError as e:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 def test_a_document_that_takes_more_memory_than_there_is(tmp_path):
-    """8 MiB of empty lists take 180 MiB: it is told which document, and no raw MemoryError."""
+    """8 MiB of empty lists take 180 MiB: the error names the document, and is not a raw
+    MemoryError.
+    """
     url = str(tmp_path / "log")
     log = Log.create(url, 1)
     stored = documents.body_json({"later": [[]] * ((8 << 20) // 3)})
@@ -37,11 +39,11 @@ def test_a_document_that_takes_more_memory_than_there_is(tmp_path):
     )
     told = "OutOfMemoryError commits/00000000000000000000.json of "
     assert done.stdout.startswith(told), done
-    assert "takes more memory than there is" in done.stdout
+    assert "needs more memory than is available" in done.stdout
 
 
 def test_an_object_that_takes_more_memory_than_there_is(monkeypatch):
-    """Arrow's own error of it is neither passed on nor taken for damage."""
+    """Arrow's own error for it is neither passed on nor taken for damage."""
     store = memory_store()
     log = Log.create(store, 1)
     log.append([{"key": "k", "value": "v"}])
@@ -50,7 +52,7 @@ def test_an_object_that_takes_more_memory_than_there_is(monkeypatch):
         raise pa.ArrowMemoryError("malloc of size 68719476736 failed")
 
     monkeypatch.setattr(pq, "read_metadata", fails)
-    with pytest.raises(OutOfMemoryError, match=r"data/.* takes more memory than there is") as e:
+    with pytest.raises(OutOfMemoryError, match=r"data/.* needs more memory than is available") as e:
         rows_in(log.read())
     assert isinstance(e.value, StoreUnavailableError)  # as which release 0.1.0 raised it
     discard(store)

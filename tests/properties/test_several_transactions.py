@@ -52,7 +52,7 @@ STEP = st.tuples(
 
 @dataclass
 class Tried:
-    """One transaction, as far as the world is told."""
+    """One transaction, as far as the world knows it."""
 
     handle: object
     rows: dict[int, list[str]] = field(default_factory=dict)
@@ -222,7 +222,7 @@ def values(log, isolation="read_committed") -> Iterator[str]:
 
 
 def hidden(log) -> set[str]:
-    """What lies beyond the stable offset."""
+    """What is beyond the stable offset."""
     return set(values(log, "read_uncommitted")) - set(values(log))
 
 
@@ -252,7 +252,7 @@ def dirty_reads(monkeypatch):
 
 
 def ends_of_others(monkeypatch):
-    """S48: a takeover takes what was left open for committed."""
+    """S48: a takeover treats what was left open as committed."""
     monkeypatch.setattr(ids, "ABORTED", "committed")
 
 
@@ -260,7 +260,7 @@ def ends_of_others(monkeypatch):
     "bug", [dirty_reads, pytest.param(ends_of_others, marks=pytest.mark.nightly)]
 )
 def test_planted_bugs_are_noticed(bug, monkeypatch):
-    """Each takes one safeguard out, and some order of events shows it."""
+    """Each removes one safeguard, and some order of events shows it."""
     bug(monkeypatch)
 
     @settings(LOAD, max_examples=1500, phases=[Phase.generate], database=None)

@@ -1,4 +1,6 @@
-"""Stores against a dict: whatever is done, by whichever host, in whatever order (S48, S54)."""
+"""Stores compared with a dict: whatever is done, by whichever host, in whatever order
+(S48, S54).
+"""
 
 import random
 import shutil
@@ -24,7 +26,7 @@ STEPS = 40
 
 
 class World:
-    """Two hosts, of which the one that took the id up last holds it, and what must be true."""
+    """Two hosts, of which the one that took over the id last holds it, and what must be true."""
 
     def __init__(self, seed, folder):
         self.chance, self.folder, self.seeds = random.Random(seed), folder, iter(range(100, 10_000))
@@ -131,8 +133,8 @@ class World:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_is_done_the_store_is_a_dict(tmp_path, seed):
-    """S48, S54: puts, commits whose reply is lost, kills, takeovers, lost disks, passes, spilling:
-    each look-up is that of a dict, and the log's table that of all that was committed.
+    """S48, S54: puts, commits with a lost reply, kills, takeovers, lost disks, passes, spilling:
+    each look-up is that of a dict, and the log's table that of everything that was committed.
     """
     world = World(seed, tmp_path)
     steps = [

@@ -3,8 +3,6 @@
 For random histories, cleaning states, versions and budgets of the map.
 """
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +22,7 @@ from clog.storage.read.table import (
 )
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.model import ModelLog, fields_of, rows_in
+from clog_testing.published import shown_rows
 from clog_testing.strategies import TIME_MS_MAX, placed_records
 
 PARTITIONS = 2
@@ -36,7 +35,7 @@ CONFIG = {
 
 
 def slots_for(entries):
-    """The budget of an offset map that holds so many keys."""
+    """The budget of an offset map for this many keys."""
     return (entries * 10 // 9 + 1) * SLOT_BYTES
 
 
@@ -77,7 +76,7 @@ class World:
 
 
 def view(store, manifest, starts, entries, tasks):
-    """All rows of the view, each key once, in slices for so many tasks."""
+    """All rows of the view, each key once, in slices for this many tasks."""
     rows = [
         row
         for p, start in starts.items()
@@ -148,18 +147,12 @@ def test_the_view_is_what_masks_leave_of_the_objects(operations):
         discard(world.store)
 
 
-def shown_rows(store, mask):
-    """Key, value and timestamp of what a mask leaves of its object, read by Parquet alone."""
-    read = pq.read_table(pa.BufferReader(store.get(mask.object.path)))
-    rows = read.filter(pa.array(~mask.hidden)).select(["key", "value", "timestamp"]).to_pylist()
-    return [(r["key"], r["value"], round(r["timestamp"].timestamp() * 1000)) for r in rows]
-
-
 @settings(max_examples=3 * settings().max_examples // 5)
 @given(st.lists(KEEPING, max_size=8), st.lists(KEEPING, min_size=1, max_size=10))
 def test_a_view_and_what_follows_it(before, after):
     """S2: reading on from the view's offsets meets every record after it, none twice; and the two
-    together say the final value of each key, unless a tombstone was lost, which S41 tells."""
+    together give the final value of each key, unless a tombstone was lost, which S41 reports.
+    """
     world = World()
     try:
         for name, argument in before:
@@ -195,7 +188,7 @@ def test_a_view_and_what_follows_it(before, after):
 @settings(max_examples=3 * settings().max_examples // 5)
 @given(st.lists(ANY, min_size=1, max_size=12), st.sampled_from([1, 3, 1000]), st.data())
 def test_any_columns(operations, entries, data):
-    """Columns that are not asked for are left out, and the rows are the same."""
+    """Unrequested columns are left out, and the rows are the same."""
     world = World()
     try:
         for operation in operations:
@@ -230,7 +223,8 @@ def test_any_columns(operations, entries, data):
 )
 def test_changes_are_the_last_records_since(operations, entries, shares):
     """The latest record of each key from any position on, tombstones included; those whose horizon
-    came are missing, and nothing else."""
+    has passed are missing, and nothing else.
+    """
     world = World()
     try:
         for operation in operations:
@@ -258,7 +252,7 @@ def test_changes_are_the_last_records_since(operations, entries, shares):
 @settings(max_examples=3 * settings().max_examples // 10)
 @given(st.lists(st.one_of(ANY, st.tuples(st.just("refresh"), st.booleans())), max_size=16))
 def test_a_state_table_is_the_model(tmp_path_factory, operations):
-    """S41: after any refresh, whatever it slept through and whether it was opened again."""
+    """S41: after any refresh, whatever it missed in between and whether it was opened again."""
     world = World()
     folder = tmp_path_factory.mktemp("state")
     table = StateTable(world.store, folder, clock=world.clock)

@@ -53,7 +53,7 @@ records = st.lists(
 
 @dataclass
 class Open:
-    """A transaction that was begun, and what the model knows of it."""
+    """A transaction that was started, and what the model knows about it."""
 
     name: str
     real: Transaction
@@ -103,7 +103,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(h=handles, name=ids)
     def begin(self, h, name):
-        """An id is taken up once for each handle, and again where its last one is open."""
+        """An id is taken over once for each handle, and again if its last one is open."""
         held = self.held[h].get(name)
         try:
             real = self.handles[h].transaction(name, timeout_ms=TIMEOUT_MS)
@@ -207,7 +207,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(h=handles)
     def die(self, h):
-        """A process that is gone; what it began with it."""
+        """A process that is gone, with everything that it started."""
         handle = self.handles[h].handle
         self.begun = [t for t in self.begun if t.real._handle is not handle]
         self.handles[h], self.held[h] = self.opened(h), {}
@@ -247,7 +247,7 @@ class TransactionMachine(RuleBasedStateMachine):
         return t.committed or (t.epoch == self.epochs[t.name] and not self.is_late(t))
 
     def note_taken(self, t):
-        """What was in doubt, and never will be committed: its id was taken up."""
+        """What was in doubt, and will never be committed: its id was taken over."""
         if t.in_doubt and not t.committed and t.epoch == self.epochs[t.name]:
             self.epochs[t.name] += 1
 

@@ -78,7 +78,7 @@ class Job:
         return [Log.open(s, clock=self.clock, ids=SeededIds(next(seeds))) for s in stores]
 
     def die(self) -> None:
-        """The process begins again, with nothing but what is committed."""
+        """The process starts again, with nothing but what is committed."""
         self.faulty = [FaultyStore(store, clock=self.clock) for store in self.stores]
         self.logs = self.opened(self.faulty)
         if self.work is not None:
@@ -163,7 +163,7 @@ class Job:
         ]
 
     def check(self) -> None:
-        """What was committed shows, or will; of what is not committed nothing does."""
+        """What was committed is shown, or will be; of what is not committed nothing is."""
         for at, shown in enumerate(self.tables()):
             unsure = {} if self.work is None else self.work.wrote[at]
             for key, value in shown.items():
@@ -173,7 +173,7 @@ class Job:
                     assert value in (self.model[at].get(key), unsure.get(key)), f"{key}: {value}"
 
     def settle(self) -> None:
-        """All logs can be reached, all timeouts pass, and somebody comes by."""
+        """All logs can be reached, all timeouts pass, and a cleaner comes by."""
         if self.work is not None:
             self.commit()
         if self.work is not None:
@@ -206,7 +206,7 @@ def run(steps) -> None:
 )
 @given(steps=STEPS)
 def test_tables_are_what_the_transactions_wrote(steps):
-    """S48, S50, S53: all logs or none, nothing early, nothing lost, and nothing waits for ever."""
+    """S48, S50, S53: all logs or none, nothing early, nothing lost, and nothing waits forever."""
     run(steps)
 
 
@@ -231,8 +231,8 @@ def dirty_tables(monkeypatch):
     "bug", [pytest.param(forgotten_abort, marks=pytest.mark.nightly), dirty_tables]
 )
 def test_planted_bugs_are_found(bug, monkeypatch):
-    """Each takes one safeguard out, and some order of events shows it: the first of them, that a
-    home which forgets what it aborted leaves a participant waiting for ever.
+    """Each removes one safeguard, and some order of events shows it: the first is that a home which
+    drops what it aborted leaves a participant waiting forever.
     """
     bug(monkeypatch)
 

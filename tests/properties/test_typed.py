@@ -49,7 +49,7 @@ def value_of(n):
 
 
 class Twins:
-    """The same records as bytes and typed; bytes are Python's words for the typed ones."""
+    """The same records as bytes and typed; bytes are Python's text for the typed ones."""
 
     def __init__(self, kind):
         self.key_type, self.key_of = KEYS[kind]
@@ -91,7 +91,7 @@ class Twins:
                     typed.evolve(widen={"key": pa.int64()})
 
     def words(self, row):
-        """A row of the typed log as the other one has it: without fields that came later."""
+        """A row of the typed log as the other one has it: without fields that were added later."""
         value = row["value"]
         if value is not None:
             assert not any(value.pop(f"f{i + 1}") for i in range(self.fields))

@@ -1,4 +1,4 @@
-"""Simulated worlds (`integration/simulation`): a short run, and that it finds what it must."""
+"""Simulated worlds (`integration/simulation`): a short run, and that it finds planted bugs."""
 
 import re
 import subprocess
@@ -33,7 +33,7 @@ def run(*options, hash_seed="0"):
 def test_worlds_keep_the_promises(first, seeds):
     """What the oracle checks at each change of the disk (C1-C7, B1, B2, W1-W6, S1, S10, S12,
     S21-S27, S41, S48-S54). The points of the commit protocol are hit on the way: before, after and
-    by a lost reply, where many worlds run.
+    by a lost reply, if many worlds run.
     """
     code, output = run("--seeds", seeds, "--first", first)
     assert code == 0, output
@@ -56,7 +56,9 @@ def test_worlds_of_a_kind_keep_the_promises(kind):
 
 
 def test_the_same_seed_makes_the_same_calls(tmp_path):
-    """In another process, whatever order its sets have: else a failure could not be replayed."""
+    """In another process, whatever the order of its sets: otherwise a failure could not be
+    replayed.
+    """
     for name in ("1", "2"):
         code, output = run(
             "--first", 12, "--seeds", 2, "--requests", tmp_path / name, hash_seed=name
@@ -69,7 +71,7 @@ def test_the_same_seed_makes_the_same_calls(tmp_path):
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path):
-    """A state file remembers seeds and marks; one that is done runs nothing."""
+    """A state file keeps seeds and marks; one that is done runs nothing."""
     state = tmp_path / "state"
     assert "\n2 seeds" in "\n" + run("--seeds", 2, "--state", state)[1]
     more = run("--seeds", 3, "--state", state)
@@ -160,7 +162,7 @@ AT_ONCE = {
     [pytest.param(bug, marks=[pytest.mark.nightly] * (bug not in AT_ONCE)) for bug in BUGS],
 )
 def test_planted_bugs_are_found(bug):
-    """The oracle notices; else what it does not find says nothing."""
+    """The oracle notices; otherwise what it does not find would prove nothing."""
     code, output = run("--planted", bug, "--first", BUGS[bug], "--seeds", 750, "--enough", 1)
     assert code == 0, output
     assert output.count("python integration/simulation/run.py --seed") == 0

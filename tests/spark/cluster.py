@@ -20,7 +20,7 @@ from pathlib import Path
 
 
 def deadly(root):
-    """A store upon the log whose put of a second object by one task ends the executor, once."""
+    """A store on the log whose put of a second object by one task ends the executor, once."""
     from clog.storage.store import open_store
     from clog.storage.store.contract import WrappingStore
 

@@ -11,7 +11,9 @@ from clog.storage.log import Log
 
 
 def pytest_collection_modifyitems(items):
-    """Of the tests that need a session `./test` runs those marked ``core``, the others at night."""
+    """Of the tests that need a session `./test` runs those marked ``core``, the others run at
+    night.
+    """
     for item in items:
         if "/spark/" in str(item.path):
             item.add_marker(pytest.mark.spark)
@@ -90,7 +92,7 @@ class Queries:
         return self.spark.readStream.format("clog").options(**options).load(str(url))
 
     def frame(self, *pairs, partitions=1):
-        """A DataFrame of keys and values, in so many Spark partitions."""
+        """A DataFrame of keys and values, in this many Spark partitions."""
         rows = self.spark.sparkContext.parallelize(pairs, partitions)
         return self.spark.createDataFrame(rows, "key string, value string")
 
@@ -113,13 +115,13 @@ class Queries:
         return writer.start(str(target))
 
     def stop_all(self):
-        """Ends each stream when it has done what is there."""
+        """Ends each stream when it has processed what is there."""
         for query in self.spark.streams.active:
             query.processAllAvailable()
             query.stop()
 
     def run(self, source, target, checkpoint, **kwargs):
-        """Copies all there is, and returns the batches' numbers of rows."""
+        """Copies all existing records, and returns the batches' numbers of rows."""
         query = self.copy(source, target, checkpoint, **kwargs)
         query.awaitTermination()
         return [progress.numInputRows for progress in query.recentProgress]
@@ -132,5 +134,5 @@ def queries(spark):
 
 @pytest.fixture
 def url(tmp_path):
-    """Where a log may be made."""
+    """Where a log may be created."""
     return str(tmp_path / "orders")

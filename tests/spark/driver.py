@@ -17,7 +17,7 @@ WAITS_MAX, WAIT_S = 4000, 0.05
 
 
 def waited_for(path, process=None):
-    """Waits for a file that another process makes, as long as it lives."""
+    """Waits for a file that another process creates, for as long as that takes."""
     for _ in range(WAITS_MAX):
         if path.exists():
             return
@@ -49,9 +49,7 @@ def sink_with(name, commit):
 
 
 def meeting_sink(folder, me, other):
-    """Its commit waits until that of the other one has begun; ``<me>.done`` says that it
-    returned.
-    """
+    """Its commit waits until the other one's has started; ``<me>.done`` shows that it returned."""
     wait = waited_for
 
     def commit(commit_to_log, messages, batch_id):
@@ -80,7 +78,7 @@ def die(folder):
 
 
 def dies_after(nth, folder):
-    """Counts commits of transactions: taking the id up, and each step of COMMIT.md §9."""
+    """Counts commits of transactions: taking over the id, and each step of COMMIT.md §9."""
     from clog.storage.commit.handle import Handle
 
     commit, times = Handle.commit, iter(range(1, 1 << 30))
@@ -95,7 +93,7 @@ def dies_after(nth, folder):
 
 
 def write_two(target):
-    """For ``foreachBatch``: the records go to the home, their keys to another log."""
+    """For ``foreachBatch``: the records are written to the home, their keys to another log."""
 
     def each_batch(df, batch_id):
         from clog.connector import transaction

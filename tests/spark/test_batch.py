@@ -9,7 +9,7 @@ pytestmark = pytest.mark.core
 
 
 def test_what_is_written_is_read(spark, queries, url):
-    """All of Kafka's columns, found without registration; headers and tombstones too."""
+    """All of Kafka's columns, found without registration; also headers and tombstones."""
     from datetime import UTC, datetime
 
     at = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
@@ -42,7 +42,7 @@ def test_rows_are_in_the_order_of_sparks_partitions(queries, url):
 
 
 def test_a_read_in_several_tasks_keeps_the_order_of_each_partition(queries, url):
-    """Who copies a log needs no shuffle (S44)."""
+    """Copying a log needs no shuffle (S44)."""
     log = Log.create(url, partitions=2)
     for i in range(4):
         for p in range(2):
@@ -86,7 +86,7 @@ def test_a_schema_chooses_columns(spark, queries, url):
 
 
 def test_one_frame_used_twice_reads_right(queries, url):
-    """Filters are left to Spark: pushed down they would give wrong rows here (SPARK-58551)."""
+    """Filters are left to Spark: if pushed down they would give wrong rows here (SPARK-58551)."""
     log = Log.create(url, partitions=2)
     queries.append(log, "a", "b", partition=0)
     queries.append(log, "c", partition=1)
@@ -96,7 +96,7 @@ def test_one_frame_used_twice_reads_right(queries, url):
 
 
 def test_an_empty_log_reads_as_nothing(queries, url):
-    """Spark makes a task of an empty plan."""
+    """Spark creates a task for an empty plan."""
     Log.create(url)
     assert queries.read(url).count() == 0
     assert queries.read(url, view="table").count() == 0
@@ -110,8 +110,8 @@ def test_a_transaction_version_is_written_once(queries, url):
 
 
 def test_sql_goes_through_temporary_views(spark, url):
-    """SELECT and INSERT; the options stay with the view. One of all columns takes no rows, and says
-    which does.
+    """SELECT and INSERT; the options stay with the view. One of all columns accepts no rows, and
+    says which does.
     """
     Log.create(url, partitions=1)
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW src USING clog OPTIONS (path '{url}')")
@@ -137,7 +137,7 @@ def refusal(action):
 
 def test_a_catalog_table_says_what_to_do_instead(spark, queries, url):
     """Spark drops the options of a table in its catalog: it is refused when it is created, in one
-    sentence that names the ways out, and is not there then.
+    sentence that names the remedies, and does not exist afterwards.
     """
     queries.append(Log.create(url), "a")
     spark.sql("DROP TABLE IF EXISTS lost")
@@ -150,7 +150,7 @@ def test_a_catalog_table_says_what_to_do_instead(spark, queries, url):
 
 
 def test_errors_of_users_are_readable(spark, queries, url):
-    """The sentence is there, with the class, and no frames of our modules but the outermost."""
+    """The sentence is there, with the class, and no frames of clog's modules but the outermost."""
     message = refusal(lambda: queries.read(url, startingOffset="latest").collect())
     assert 'did you mean "startingOffsets"?' in message
     assert "OptionError" in message

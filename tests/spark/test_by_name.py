@@ -31,7 +31,7 @@ def jar(tmp_path_factory):
 
 @pytest.fixture
 def ask(jar, tmp_path):
-    """What each of some statements gave, all in one session of its own."""
+    """What each of some statements returned, all in one session of its own."""
 
     def ask(statements, name="clog"):
         command = [sys.executable, Path(__file__).parent / "by_name.py", jar, tmp_path / "w", name]
@@ -83,7 +83,7 @@ def test_a_log_has_a_name(ask, url):
 
 
 def test_columns_make_the_log(ask, tmp_path):
-    """CREATE TABLE with columns, and AS SELECT, make a log where there is none; where one is its
+    """CREATE TABLE with columns, and AS SELECT, create a log if there is none; if there is one its
     columns are compared.
     """
     made, copied = tmp_path / "made", tmp_path / "copied"
@@ -111,7 +111,7 @@ def test_columns_make_the_log(ask, tmp_path):
 
 
 def test_what_it_refuses(ask, tmp_path, url):
-    """A place without log, none at all, other formats, other columns: at once, in our words."""
+    """A place without a log, no place, other formats, other columns: at once, with a clog error."""
     Log.create(url)
     refused = {
         f"CREATE TABLE lost USING clog LOCATION '{tmp_path / 'lost'}'": "no log at",
@@ -128,7 +128,7 @@ def test_what_it_refuses(ask, tmp_path, url):
 
 
 def test_it_may_stand_for_the_sessions_catalog(ask, url):
-    """As `spark_catalog` it serves other formats, too."""
+    """As `spark_catalog` it serves other formats too."""
     Log.create(url).append([{"key": "a", "value": "1"}])
     told = ask(
         [
@@ -148,7 +148,7 @@ def test_it_may_stand_for_the_sessions_catalog(ask, url):
 
 @pytest.fixture
 def server(jar, tmp_path):
-    """The URL of a thrift server whose catalog is clog's, as docs/spark-sql.md starts it."""
+    """The URL of a thrift server whose catalog is clog's, started as in docs/spark-sql.md."""
     found = "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2"
     command = [PROGRAMS / "spark-submit", "--class", found, "--driver-class-path", jar]
     for conf in ("sql.catalog.spark_catalog=clog.ClogCatalog", "ui.enabled=false"):
@@ -172,7 +172,9 @@ def server(jar, tmp_path):
 
 
 def test_clients_of_the_thrift_server_have_names(server, tmp_path):
-    """A log is made, inserted into, shown among the tables, and read by two names and by a view."""
+    """A log is created, inserted into, shown among the tables, and read by two names and
+    by a view.
+    """
     statements = tmp_path / "statements.sql"
     statements.write_text(
         f"""CREATE TABLE trips (id STRING, minutes INT) USING clog

@@ -1,4 +1,4 @@
-"""Other ways to Spark than an installed clog and a classic session, each in a process of its own;
+"""Other ways to use Spark than an installed clog and a classic session, each in a separate process;
 and the README's Spark.
 """
 
@@ -114,20 +114,20 @@ def job(tmp_path):
 @pytest.mark.nightly
 def test_spark_connect(spark, queries, job, url, tmp_path):
     """Source, sink and stream through a Connect session, whose server is another process. Spark
-    tells ``foreachBatch`` no query there, and pickles it before there is one: an upsert has a name
-    of its own, by which a batch that runs again is written once.
+    passes no query to ``foreachBatch`` there, and pickles it before there is one: an upsert has a
+    name of its own, by which a repeated batch is written once.
     """
     out = run([sys.executable, job('.remote("local[2]")', after=UPSERTS)], url, tmp_path / "copy")
     for copy in ("copy", "copy-table", "copy-home"):
         assert queries.values(tmp_path / copy) == ["1", "2", "3"]
-    assert 'give the query a name of your own, such as query_id="word-counts"' in out
+    assert 'give the query a name, such as query_id="word-counts"' in out
 
 
 @pytest.mark.nightly
 def test_py_files(spark, queries, job, url, tmp_path):
-    """A zip is all that a cluster with the dependencies needs. Spark does not put it on the path of
+    """A zip is all that a cluster with the dependencies needs. Spark does not add it to the path of
     the processes beside the driver (look-up of formats, streaming source): PYTHONPATH does. Python
-    runs without `site` here, so the clog that is installed cannot be found.
+    runs without `site` here, so the installed clog cannot be found.
     """
     archive = tmp_path / "clog.zip"
     build = [sys.executable, ROOT / "integration" / "build_pyfiles.py", archive]
@@ -160,14 +160,14 @@ def run_block(code, spark, tmp_path, *names, **given):
 
 
 def test_the_spark_of_the_guide_on_sql_runs(spark, tmp_path):
-    """As it stands."""
+    """As it is written."""
     (code,) = spark_blocks("docs/spark-sql.md")
     run_block(code, spark, tmp_path, "trips-of-sql")
     assert [row.city for row in spark.table("trips").collect()] == ["Riga"]
 
 
 def test_the_examples_of_the_connectors_docstrings_run(spark, tmp_path):
-    """Those that have a session, with paths as of `run_block`; the others run without Spark."""
+    """Those that have a session, with paths as in `run_block`; the others run without Spark."""
     runner = doctest.DocTestRunner()
     for shown in (read_table, read_log, snapshot_and_stream, transaction, append_batches, upsert):
         globs = {"spark": spark, shown.__name__: shown}
@@ -180,7 +180,9 @@ def test_the_examples_of_the_connectors_docstrings_run(spark, tmp_path):
 
 @pytest.mark.core
 def test_the_spark_of_the_readme_runs(spark, queries, tmp_path):
-    """As it stands, from the session to the table, on a log as the README's Python makes it."""
+    """As it is written, from the session to the table, on a log as the README's Python
+    creates it.
+    """
     queries.append(Log.create(str(tmp_path / "orders")), "a", "b", "a")
     code, columns = spark_blocks("README.md")
     found = run_block(code, spark, tmp_path, "orders", "orders-copy", "checkpoint")
@@ -196,7 +198,7 @@ def test_the_spark_of_the_readme_runs(spark, queries, tmp_path):
 
 def test_the_examples_for_users_of_kafka_run(spark, tmp_path):
     """The first ends with an assertion of its own, the second keeps its events. A first write that
-    names no policy makes a compacted log, in which ten keys are ten records after a pass.
+    names no policy creates a compacted log, in which ten keys are ten records after a pass.
     """
     orders = [("order-1", "created"), ("order-2", "paid")]
     records = [{"key": key, "value": f'{{"state": "{state}"}}'} for key, state in orders]
@@ -213,7 +215,7 @@ def test_the_examples_for_users_of_kafka_run(spark, tmp_path):
 
 
 def test_the_examples_for_users_of_delta_run(spark, tmp_path):
-    """Likewise."""
+    """The same."""
     table, typed, stream, once = spark_blocks("docs/coming-from-delta.md")
     run_block(table, spark, tmp_path, "prices")
     found = run_block(typed, spark, tmp_path, "stock-log")
@@ -223,7 +225,7 @@ def test_the_examples_for_users_of_delta_run(spark, tmp_path):
 
 
 def test_the_example_of_tables_runs(spark, tmp_path):
-    """Likewise."""
+    """The same."""
     (code,) = spark_blocks("docs/state-tables.md")
     run_block(code, spark, tmp_path, "accounts")
 
@@ -273,7 +275,7 @@ def test_the_example_of_native_reads_runs(spark, tmp_path):
 
 @pytest.mark.parametrize("path", ["docs/coming-from-kafka.md", "docs/coming-from-delta.md"])
 def test_options_in_the_tables_exist(path):
-    """What takes the place of a source's option, or is "the same", is an option of clog."""
+    """What replaces a source's option, or is "the same", is an option of clog."""
     from clog.connector.options import NAMES
 
     text = (ROOT / path).read_text()

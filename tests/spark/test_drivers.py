@@ -27,7 +27,7 @@ def log(url):
 
 
 def started(folder, *args):
-    """Another driver, of `driver.py`; what it says goes to a file."""
+    """Another driver, of `driver.py`; its output goes to a file."""
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     with (folder / "said").open("w") as said:
         return subprocess.Popen([sys.executable, DRIVER, *args], env=env, stdout=said, stderr=said)
@@ -35,8 +35,8 @@ def started(folder, *args):
 
 @pytest.mark.nightly
 def test_two_drivers_commit_one_batch_at_once(spark, queries, log, tmp_path):
-    """Both run batch 0 of one checkpoint, and are in its commit together: it is in the log once,
-    and the commit of the slower one returns as if it had won. Spark notices only afterwards.
+    """Both run batch 0 of one checkpoint, and commit at the same time: it is in the log once, and
+    the commit of the slower one returns as if it had won. Spark notices only afterwards.
     """
     target, checkpoint = tmp_path / "copy", tmp_path / "checkpoint"
     other = started(tmp_path, log.url, target, checkpoint, tmp_path, "meet")
@@ -61,8 +61,8 @@ def test_two_drivers_commit_one_batch_at_once(spark, queries, log, tmp_path):
 
 @pytest.mark.nightly
 def test_a_driver_that_is_killed_in_its_commit_left_the_batch_once(queries, log, tmp_path):
-    """SIGKILL between the log's commit and Spark's, of a batch that is not the first: a new driver
-    runs it again, and the log knows it.
+    """SIGKILL between the log's commit and Spark's, in a batch that is not the first: a new driver
+    runs it again, and the log recognizes it.
     """
     target, checkpoint = tmp_path / "copy", tmp_path / "checkpoint"
     queries.run(log.url, target, checkpoint, startingOffsets="earliest")
@@ -103,7 +103,9 @@ def test_drivers_that_are_killed_in_transactions_left_all_or_nothing(queries, lo
 
 
 def test_of_two_queries_under_one_writer_id_one_is_refused(spark, queries, log, tmp_path):
-    """Both are in their first commit together; what the refused one read is not in the log."""
+    """Both make their first commit at the same time; what the refused one read is not in
+    the log.
+    """
     target = tmp_path / "copy"
     running = []
     for me, other in (("left", "right"), ("right", "left")):

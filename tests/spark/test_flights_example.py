@@ -1,4 +1,4 @@
-"""The main job of the README, on a season of flights, as a user runs it: a process of its own."""
+"""The main job of the README, on a season of flights, as a user runs it: in a separate process."""
 
 import json
 import os

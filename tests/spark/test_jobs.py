@@ -23,8 +23,8 @@ CLUSTER = Path(__file__).with_name("cluster.py")
 
 
 def make(url, once=0):
-    """Three partitions with superseded records and tombstones, and so many keys in each append that
-    come but once; the third is clean already.
+    """Three partitions with superseded records and tombstones, and many keys in each append that
+    occur only once; the third is clean already.
     """
     config = {"segment.bytes": 300, "min.cleanable.dirty.ratio": 0, "delete.retention.ms": 5000}
     log = Log.create(url, 3, config, clock=ManualClock(NOW))
@@ -41,7 +41,9 @@ def make(url, once=0):
 
 
 def state(log):
-    """Records, first dirty offsets, segments with their horizons: all that a pass decides."""
+    """Records, first dirty offsets, segments with their horizons: everything that a pass
+    decides.
+    """
     segments = {p: log.segments(p) for p in range(log.partitions)}
     return rows_in(log.read()), log.handle.manifest().first_dirty, segments
 
@@ -49,8 +51,9 @@ def state(log):
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_a_round_by_spark_equals_a_local_one(spark, url, tmp_path, tasks):
     """S20, S21, S23: contents, offsets, horizons and counts, over two passes and with maps that
-    fill up. Several tasks at once, of which some clean one partition, commit at other times and
-    make other segments: in the end contents and offsets are the same."""
+    fill up. Several tasks at once, some of which clean one partition, commit at other times and
+    make other segments: in the end contents and offsets are the same.
+    """
     local = make(url)
     shutil.copytree(url, tmp_path / "other")
     other = Log.open(str(tmp_path / "other"), clock=ManualClock(NOW))
@@ -77,7 +80,7 @@ def counts(results):
 
 
 def test_a_damaged_partition(spark, url):
-    """S28: it is marked with the reason, and the others go on."""
+    """S28: it is marked with the reason, and the others continue."""
     log = make(url)
     path = log.handle.manifest().segments[0][0].chunks[0].object.path
     log.handle.store.put(path, b"\0" * 100)
@@ -92,7 +95,8 @@ def test_a_damaged_partition(spark, url):
 @pytest.mark.timeout(900)  # Three JVMs start.
 def test_an_executor_that_is_killed(tmp_path):
     """Design, J2: on a cluster of two worker processes one is killed half way, while several tasks
-    clean one partition; the log is what a local cleaner makes of it, and nothing is uncleanable."""
+    clean one partition; the log is what a local cleaner makes of it, and nothing is uncleanable.
+    """
     log, twin = (make(str(tmp_path / name), once=6) for name in ("log", "twin"))
     Cleaner(twin).run_once(force=True)
     command = [sys.executable, str(CLUSTER), str(tmp_path)]

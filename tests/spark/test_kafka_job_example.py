@@ -1,4 +1,4 @@
-"""The job of examples/kafka_job, which was made for Kafka, on logs."""
+"""The job of examples/kafka_job, which was written for Kafka, on logs."""
 
 import importlib.util
 import json
@@ -22,8 +22,8 @@ def raw(*lines):
 
 
 def test_the_job_runs_on_logs(spark, queries, tmp_path):
-    """By its format and path alone: lines that do not parse and readings that come twice, also
-    after a restart, are left out; the others are there once.
+    """By its format and path alone: lines that do not parse and duplicate readings, also after a
+    restart, are left out; the others are there once.
     """
     job = load_job()
     log = Log.create(str(tmp_path / job.RAW), config={"cleanup.policy": "delete"})

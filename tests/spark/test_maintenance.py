@@ -1,4 +1,4 @@
-"""Queries while the log is cleaned, coalesced, cut and swept."""
+"""Queries while the log is cleaned, coalesced, trimmed and swept."""
 
 import pytest
 from pyspark.errors import PySparkException
@@ -10,7 +10,9 @@ SWEPT_AT_ONCE = {"file.delete.delay.ms": "0"}
 
 
 def tidy(log):
-    """All that a cleaner does, until nothing is left to do; what it replaced is deleted at once."""
+    """Everything that a cleaner does, until nothing is left to do; what it replaced is deleted at
+    once.
+    """
     log.roll()
     for _ in range(2):
         Cleaner(log).run_once(force=True)
@@ -28,7 +30,9 @@ def say(log, turn):
 
 
 def test_a_running_stream_loses_nothing_that_survives(queries, url, tmp_path):
-    """Objects go under its feet, offsets stay: each record that is still there is read, once."""
+    """Objects are deleted while it runs, offsets stay: each record that still exists is
+    read, once.
+    """
     log = Log.create(url, partitions=2, config={**SWEPT_AT_ONCE, "segment.bytes": "400"})
     query = queries.copy(
         url, tmp_path / "copy", tmp_path / "checkpoint",
@@ -61,7 +65,9 @@ def test_a_running_stream_loses_nothing_that_survives(queries, url, tmp_path):
 
 @pytest.mark.parametrize("view", ["log", "table"])
 def test_a_planned_read_is_exact_until_its_version_is_swept(queries, url, view):
-    """It shows what was there at its first action; then it says so, and never mixes versions."""
+    """It shows what was there at its first action; afterwards it raises an error, and never mixes
+    versions.
+    """
     log = Log.create(url, partitions=2)
     say(log, "a")
     say(log, "b")
@@ -80,7 +86,7 @@ def test_a_planned_read_is_exact_until_its_version_is_swept(queries, url, view):
 
 
 def test_available_now_ends_while_records_keep_coming(spark, queries, url, tmp_path):
-    """Its end is fixed at its start; limits stay in force, and the next run goes on there."""
+    """Its end is fixed at its start; limits still apply, and the next run continues there."""
     log = Log.create(url, partitions=1)
     queries.append(log, *(f"{i}" for i in range(10)))
     runs = []

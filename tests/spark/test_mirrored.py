@@ -16,15 +16,15 @@ def mirrored(log, offsets, ends, starts=None):
 
 @pytest.fixture
 def log(url):
-    """Records at 3, 4, 9 of a partition that ends at 16, and one that is empty at 5,000."""
+    """Records at 3, 4, 9 of a partition that ends at 16, and an empty one that ends at 5,000."""
     made = Log.create(url, 2, features=["given-offsets"])
     mirrored(made, [3, 4, 9], {0: 16, 1: 5000}, {0: 2, 1: 5000})
     return made
 
 
 def test_offsets_of_the_topic_are_those_of_queries(queries, log):
-    """In gaps, at ends that no record marks, in the partition that was emptied; other ones are
-    refused as for any log.
+    """In gaps, at ends that no record marks, in the emptied partition; other ones are refused as
+    for any log.
     """
     found = queries.collected(queries.read(log.url))
     assert found == [(0, 3, "3"), (0, 4, "4"), (0, 9, "9")]
@@ -38,7 +38,7 @@ def test_offsets_of_the_topic_are_those_of_queries(queries, log):
 
 
 def test_a_stream_goes_on_at_the_topics_offsets(queries, log, tmp_path):
-    """Where a query of Kafka stopped, behind a marker; and over ends that rise without a record."""
+    """Where a Kafka query stopped, after a marker; and over ends that rise without a record."""
     target, checkpoint = tmp_path / "target", tmp_path / "checkpoint"
     starting = {"startingOffsets": '{"0": 5, "1": 5000}'}
     queries.run(log.url, target, checkpoint, **starting)
@@ -50,7 +50,7 @@ def test_a_stream_goes_on_at_the_topics_offsets(queries, log, tmp_path):
 
 
 def test_the_table_at_a_cut(queries, log):
-    """The newest one has what came since."""
+    """The newest one has what was added since."""
     snapshot(log.url, "then")
     mirrored(log, [20, 21], {0: 25})
 

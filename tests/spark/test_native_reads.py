@@ -1,4 +1,4 @@
-"""Reads by Spark's own scan, against what the log itself says."""
+"""Reads by Spark's own scan, compared with what the log itself returns."""
 
 import datetime as dt
 import decimal
@@ -90,7 +90,7 @@ def as_rows(table):
 
 @pytest.fixture
 def interpreted(spark):
-    """Without generated code, which tiny data do not repay."""
+    """Without generated code, which does not pay off for tiny data."""
     settings = {
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -109,9 +109,10 @@ def test_tables_and_logs_are_those_of_the_log_itself(
     seed, spark, url, caplog, interpreted, monkeypatch
 ):
     """Random histories: key, value, time, headers, partition and offset, at the newest version and
-    at older ones, without and with columns that tell places, whole and between offsets; all by
-    Spark's own scan, and counted without it. Of few objects, and rows that are hidden, and of many,
-    each by its way."""
+    at older ones, without and with columns that show places, whole and between offsets; all by
+    Spark's own scan, and counted without it. With few objects and hidden rows, and with many, each
+    in its way.
+    """
     if seed % 2:
         monkeypatch.setattr(native, "FEW_HIDDEN", 0)
         monkeypatch.setattr(native, "RUNS_MAX", 0)
@@ -176,8 +177,9 @@ def plan_of(frame):
 
 @pytest.mark.core
 def test_catalyst_scans_prunes_and_broadcasts(spark, url):
-    """Filters and columns go into the scan, no Python is in the plan, and a join takes a small
-    table for one to broadcast."""
+    """Filters and columns go into the scan, no Python is in the plan, and a join recognizes a small
+    table as one to broadcast.
+    """
     filled(url)
     table = read_table(spark, url)
     assert table.columns == ["key", "value", "timestamp"]
@@ -196,8 +198,9 @@ def test_catalyst_scans_prunes_and_broadcasts(spark, url):
 @pytest.mark.parametrize("few", [0, 1000])
 def test_rows_are_hidden_by_a_filter_or_a_join(spark, url, few, monkeypatch):
     """Few by a filter, which starts no job, many by a join: those that later records superseded in
-    one file, not the rows of their number in another, however few parts of a file are told
-    apart."""
+    one file, not the rows of the same number in another, however few parts of a file are
+    distinguished.
+    """
     monkeypatch.setattr(native, "FEW_HIDDEN", few)
     monkeypatch.setattr(native, "NEAR_BITS", 6)
     log = Log.create(url, 1, CONFIG | {"segment.bytes": "1m"}, {"fsync": False})
@@ -214,8 +217,9 @@ def test_rows_are_hidden_by_a_filter_or_a_join(spark, url, few, monkeypatch):
 
 @pytest.mark.core
 def test_places_are_in_no_plan_that_has_no_column_of_them(spark, url):
-    """Neither a join nor numbers of rows, whatever columns the DataFrame had; nor a bit for rows
-    that are all shown."""
+    """Neither a join nor row numbers, whatever columns the DataFrame had; nor a bit for rows that
+    are all shown.
+    """
     log = Log.create(url, 2, {}, {"fsync": False})
     for n in range(3):
         log.append([{"key": f"k{n}{i}", "value": f"{n}"} for i in range(4)])
@@ -237,8 +241,9 @@ def test_places_are_in_no_plan_that_has_no_column_of_them(spark, url):
 
 @pytest.mark.core
 def test_a_version_is_planned_once_and_looked_at_each_time(spark, url, monkeypatch):
-    """Who reads the same of a version again builds nothing, and costs the log a look at what is
-    new; two such DataFrames are two in a join. New records make a new plan."""
+    """Reading the same of a version again builds nothing, and costs the log a look for news; two
+    such DataFrames are two in a join. New records make a new plan.
+    """
     log = filled(url)
     made = []
     scanned = native.scanned
@@ -259,8 +264,9 @@ def test_a_version_is_planned_once_and_looked_at_each_time(spark, url, monkeypat
 
 @pytest.mark.core
 def test_counts_need_neither_a_session_nor_a_row(url, monkeypatch):
-    """`count_table` and `count_log` by partition, of a version, of keys; from masks alone where
-    these say it all."""
+    """`count_table` and `count_log` by partition, of a version, of keys; from masks alone if these
+    are sufficient.
+    """
     log = filled(url)
     monkeypatch.setattr("clog.storage.publications.source.table_batches", lambda *_, **__: iter(()))
     monkeypatch.setattr("clog.storage.read.scan.open_ranges", None)
@@ -281,8 +287,9 @@ def test_counts_need_neither_a_session_nor_a_row(url, monkeypatch):
 
 
 def test_many_objects_are_found_by_one_listing(spark, url, caplog):
-    """More than `PATHS_MAX`: no job, no task for each of them; one that is gone is missed, and the
-    read fails as any of the log does."""
+    """More than `PATHS_MAX`: no job, no task for each of them; a missing one is noticed, and the
+    read fails as any of the log does.
+    """
     log = Log.create(url, 1, {}, {"fsync": False})
     for n in range(native.PATHS_MAX + 2):
         log.append([{"key": f"k{n}", "value": f"{n}"}])
@@ -324,8 +331,9 @@ def test_keys_are_looked_up_by_the_driver(spark, url, caplog):
 
 
 def test_what_spark_cannot_scan_is_read_by_clog_and_said_once(spark, url, caplog, monkeypatch):
-    """The same rows, of the version of the call: a store that the JVM has not, a path that is a
-    pattern to it, keys that only tasks should read."""
+    """The same rows, of the version of the call: a store that the JVM lacks, a path that is a
+    pattern to it, keys that only tasks should read.
+    """
     log = filled(url)
     wanted = as_rows(log.table().to_arrow(columns=["key", "value", "timestamp"]))
     shutil.copytree(url, f"{url}[1]")
@@ -367,7 +375,7 @@ def test_a_session_whose_parquet_scan_numbers_no_rows(spark, url, caplog):
 
 
 def test_options_and_versions(spark, url):
-    """Other functions' options, versions that are none, logs that are others."""
+    """Other functions' options, invalid versions, other logs."""
     log = filled(url)
     with pytest.raises(OptionError, match="asofversion"):
         read_table(spark, url, asOfVersion=1)
@@ -384,7 +392,7 @@ def test_options_and_versions(spark, url):
 
 
 def test_missing_and_damaged_objects_fail(spark, url):
-    """Whatever the session says of such files: rows would be missing, or wrong."""
+    """Whatever the session is configured to do with such files: rows would be missing, or wrong."""
     log = filled(url)
     table = read_table(spark, url)
     spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
@@ -427,8 +435,9 @@ TYPES = {
 
 
 def test_keys_that_are_dates_decimals_and_truth_values(spark, url, caplog):
-    """FORMAT.md §12.3: by Spark's scan, with filters in it, and looked up by the driver; a decimal
-    that got more digits, too."""
+    """FORMAT.md §12.3: by Spark's scan, with filters in it, and looked up by the driver; also a
+    decimal that got more digits.
+    """
     key = pa.struct([("day", pa.date32()), ("price", pa.decimal128(9, 2)), ("ok", pa.bool_())])
     schema = {"key": key, "value": pa.struct([("n", pa.int32())])}
     config = {**CONFIG, "table.key.columns": "day,price,ok"}
@@ -462,7 +471,8 @@ def test_keys_that_are_dates_decimals_and_truth_values(spark, url, caplog):
 
 def test_typed_logs_and_their_earlier_objects(spark, url, caplog):
     """Every type that Spark's reader has, fields that were added and widened, rows of plain
-    columns; filters on fields go into the scan (S61)."""
+    columns; filters on fields go into the scan (S61).
+    """
     schema = {"key": pa.string(), "value": pa.struct([(n, k) for n, (k, _) in TYPES.items()])}
     config = {"table.key.columns": "id"}
     log = Log.create(url, 1, config, {"fsync": False}, schema=schema)

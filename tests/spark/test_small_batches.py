@@ -1,4 +1,4 @@
-"""Micro-batches that the driver appends: exactly once, as the sink's, whichever way one takes."""
+"""Micro-batches that the driver appends: exactly once, as with the sink, in either way."""
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -18,7 +18,7 @@ def words(tmp_path):
 
 
 def follow(spark, words, checkpoint, each_batch, **options):
-    """Appends all there is, a few words a batch; returns the query's id."""
+    """Appends all existing records, a few words per batch; returns the query's id."""
     source = spark.readStream.format("clog").option("startingOffsets", "earliest")
     frame = source.options(**options).load(words.url).select("key", "value", "timestamp")
     query = (
@@ -34,8 +34,9 @@ def follow(spark, words, checkpoint, each_batch, **options):
 @pytest.mark.core
 def test_each_batch_is_there_once_by_tasks_or_by_the_driver(spark, queries, words, url, tmp_path):
     """The first batch by tasks, those after a small one by the driver, with the same rows in the
-    same order and with their times; a batch that Spark runs again, by tasks then, is not appended
-    again."""
+    same order and with their times; a batch that Spark runs again, then by tasks, is not appended
+    again.
+    """
     queries.append(words, *"abcdefgh")
     append, ways = append_batches(url, partitions=2), []
 
@@ -69,7 +70,7 @@ def test_each_batch_is_there_once_by_tasks_or_by_the_driver(spark, queries, word
 def test_a_batch_too_large_for_the_driver_is_written_by_tasks(
     spark, queries, words, url, tmp_path, monkeypatch
 ):
-    """Whether Spark says so, or the batch before was large; other errors are Spark's."""
+    """Whether Spark reports it, or the batch before was large; other errors are Spark's."""
     queries.append(words, *"abcdef")
     append = append_batches(url)
 
@@ -108,8 +109,9 @@ def test_a_plain_frame_makes_a_typed_log(spark, words, queries, url, tmp_path):
 
 
 def test_what_it_refuses(spark, words, queries, url, tmp_path):
-    """Options that are none of a stream's; a call outside a query; rows without what a record
-    needs; and nothing is appended."""
+    """Options that do not apply to a stream; a call outside a query; rows without a required
+    column; and nothing is appended.
+    """
     with pytest.raises(OptionError, match="txnVersion"):
         append_batches(url, txnVersion=1)
     with pytest.raises(OptionError, match="partition"):
@@ -126,7 +128,7 @@ def test_what_it_refuses(spark, words, queries, url, tmp_path):
 def test_a_small_batch_costs_two_puts_and_no_listing(
     spark, words, queries, url, tmp_path, monkeypatch
 ):
-    """Its object and its commit, and a look at which log stands there."""
+    """Its object and its commit, and a check which log is there."""
     queries.append(words, *"abcdef")
     Log.create(url, partitions=2)
     counting = CountingStore(open_store(url))

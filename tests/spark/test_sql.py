@@ -1,4 +1,6 @@
-"""SQL by `WITH`: one table for all logs, views over it, INSERT INTO; what the catalog cannot."""
+"""SQL with `WITH`: one table for all logs, views over it, INSERT INTO; what the catalog
+cannot do.
+"""
 
 import pytest
 from pyspark.errors import PySparkException
@@ -8,7 +10,7 @@ from clog.storage import Log
 
 @pytest.fixture
 def tables(spark):
-    """Two tables with the columns alone."""
+    """Two tables with only the columns."""
     names = ("one", "two")
     for name in names:
         spark.sql(f"CREATE TABLE {name} (KEY BINARY, value BINARY) USING clog")
@@ -29,7 +31,7 @@ def refusal(action):
 
 @pytest.mark.core
 def test_tables_views_inserts_and_joins(spark, tables, url):
-    """Options where the table is used: of a SELECT, an INSERT INTO, a view that stays, a join."""
+    """Options where the table is used: in a SELECT, an INSERT INTO, a permanent view, a join."""
     one, two = tables
     orders, other = f"{url}/orders", f"{url}/other"
     log = Log.create(orders, partitions=1)
@@ -60,7 +62,8 @@ def test_tables_views_inserts_and_joins(spark, tables, url):
 
 def test_which_views_are_live(spark, tables, url):
     """Spark plans a temporary view ``USING clog`` once, at its first SELECT, as a DataFrame, and
-    asks us nothing after that; what the documentation advises is live, and sees its own INSERT.
+    does not call clog after that; what the documentation recommends is live, and sees its own
+    INSERT.
     """
     log = Log.create(url, partitions=1)
     log.append([{"key": "a", "value": "1"}])
@@ -86,8 +89,8 @@ def test_which_views_are_live(spark, tables, url):
 
 
 def test_one_table_twice_in_a_query(spark, tables, url):
-    """Spark gives both uses the options of one, and tells us of no others: why the documentation
-    says to use one table for each, also for two versions of one log.
+    """Spark gives both uses the options of one, and does not report the others: this is why the
+    documentation says to use one table for each, also for two versions of one log.
     """
     log = Log.create(url, partitions=1)
     for n, k in enumerate("ab"):
@@ -101,7 +104,7 @@ def test_one_table_twice_in_a_query(spark, tables, url):
 
 
 def test_what_the_catalog_cannot_keep_says_what_to_do(spark, tables, queries, url):
-    """A table without WITH, saveAsTable, createTable: each error has the way out."""
+    """A table without WITH, saveAsTable, createTable: each error contains the remedy."""
     Log.create(url)
     assert "WITH (path='…')" in refusal(lambda: spark.sql(f"SELECT * FROM {tables[0]}").collect())
     write = queries.frame(("a", "1")).write.format("clog").mode("append")
@@ -128,7 +131,7 @@ def test_names_of_columns_have_no_case(spark, queries, url):
 
 
 def test_null_headers_are_refused(spark, url):
-    """A header is a struct with a key; what is null there was a mistake."""
+    """A header is a struct with a key; a null one was a mistake."""
     for headers in ("array(null)", "array(named_struct('key', null, 'value', binary('v')))"):
         typed = f"cast({headers} AS array<struct<key: string, value: binary>>)"
         frame = spark.sql(f"SELECT 'a' AS key, 'b' AS value, {typed} AS headers")
@@ -137,7 +140,9 @@ def test_null_headers_are_refused(spark, url):
 
 
 def test_a_config_that_disagrees_is_refused(spark, queries, url, caplog):
-    """What the log was created with counts; where it was altered since, that is a warning."""
+    """What was given when the log was created counts; if it was altered since, there is a
+    warning.
+    """
 
     def write(**configs):
         options = {f"config.{name}": value for name, value in configs.items()}

@@ -33,7 +33,7 @@ def forget_last_commit(checkpoint, batch):
 
 @pytest.mark.core
 def test_a_stream_goes_on_from_its_checkpoint(queries, log, target, checkpoint):
-    """Restarted, it reads what came since, once; limited batches come to the same."""
+    """Restarted, it reads what was added since, once; limited batches give the same result."""
     queries.append(log, *"abcd")
     queries.append(log, *"xy", partition=1)
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 3}
@@ -64,7 +64,7 @@ def test_a_batch_whose_commit_spark_did_not_note_is_there_once(queries, log, tar
 def test_a_batch_that_runs_again_is_the_same_though_its_source_was_cleaned(
     queries, log, target, checkpoint
 ):
-    """Its offsets say at which version it was planned: the log knows the rows again."""
+    """Its offsets say at which version it was planned: the log recognizes the rows."""
     queries.append(log, *"ab")
     queries.run(log.url, target, checkpoint, startingOffsets="earliest")
     queries.append(log, *"cac")
@@ -80,7 +80,7 @@ def test_a_batch_that_runs_again_is_the_same_though_its_source_was_cleaned(
 
 def test_a_checkpoint_that_was_put_back_stops_the_query(queries, log, target, checkpoint, tmp_path):
     """Its next batch has the number of one that the log has, and other rows: they would be lost.
-    An option takes that for a query that does not repeat itself.
+    With an option this is accepted as a query that does not repeat itself.
     """
     queries.append(log, *"ab")
     queries.run(log.url, target, checkpoint, startingOffsets="earliest")
@@ -100,8 +100,8 @@ def test_a_checkpoint_that_was_put_back_stops_the_query(queries, log, target, ch
 
 
 def test_a_sink_whose_log_was_recreated_stops_the_query(queries, log, target, checkpoint, tmp_path):
-    """What was written before is not there: a new log with the rest of it would say nothing. A
-    query that began at the end, with an empty batch, is known too.
+    """What was written before is not there: a new log with the rest of it would not show that. A
+    query that started at the end, with an empty batch, is known too.
     """
     queries.run(log.url, target, checkpoint)
     queries.append(log, *"ab")
@@ -116,8 +116,8 @@ def test_a_sink_whose_log_was_recreated_stops_the_query(queries, log, target, ch
 
 
 def test_a_query_says_that_its_source_was_recreated(queries, log, target, checkpoint, tmp_path):
-    """Restarted on its checkpoint it does not skip the first rows of the new log in silence; told
-    to, it goes on from that log's start, as its error says.
+    """Restarted on its checkpoint it does not silently skip the first rows of the new log; if
+    configured to, it continues from that log's start, as its error says.
     """
     queries.append(log, *"ab")
     queries.run(log.url, target, checkpoint, startingOffsets="earliest")
@@ -131,8 +131,8 @@ def test_a_query_says_that_its_source_was_recreated(queries, log, target, checkp
 
 
 def failing_after_commit(flag):
-    """A data source whose sink raises once after its commit; made here, so that workers get it by
-    value.
+    """A data source whose sink raises once after its commit; defined here, so that workers get it
+    by value.
     """
     from clog.connector import ClogDataSource
     from clog.connector.options import write_options
@@ -176,7 +176,7 @@ def test_a_raise_after_the_sinks_commit_loses_and_doubles_nothing(
 def test_a_first_batch_that_spark_did_not_note_starts_where_it_started(
     queries, log, target, checkpoint
 ):
-    """latest is not resolved a second time: the first offsets say what it was."""
+    """latest is not resolved a second time: the first offsets have the result."""
     queries.append(log, "before")
     queries.run(log.url, target, checkpoint)
     queries.append(log, "after")
@@ -201,8 +201,8 @@ def test_a_new_query_starts_where_the_option_says(
 def test_a_recreated_checkpoint_under_a_writer_id_is_refused(
     queries, log, target, checkpoint, tmp_path
 ):
-    """Its batches have numbers that the log knows: without the refusal they would be dropped in
-    silence.
+    """Its batches have numbers that the log knows: without the refusal they would be dropped
+    silently.
     """
     queries.append(log, "a")
     sink = {"writerId": "copier"}
@@ -215,7 +215,7 @@ def test_a_recreated_checkpoint_under_a_writer_id_is_refused(
 
 
 def test_two_writes_in_one_foreach_batch_are_two(spark, queries, log, target, checkpoint):
-    """Batch writes do not take the streaming batch they run in for their identity."""
+    """Batch writes do not take the identity of the streaming batch in which they run."""
     queries.append(log, *"ab")
 
     def twice(df, batch_id):
@@ -265,7 +265,7 @@ def test_complete_mode_is_refused(spark, log, target, checkpoint):
 
 
 def test_a_running_query_follows_the_log(queries, log, target, checkpoint):
-    """The default trigger; progress tells how far behind it is, and it stops at once."""
+    """The default trigger; progress shows how far behind it is, and it stops at once."""
     queries.append(log, "a")
     query = queries.copy(
         log.url, target, checkpoint,

@@ -1,4 +1,4 @@
-"""Plain columns in Spark: what `keyColumns` makes of a log, in batch, stream and SQL."""
+"""Plain columns in Spark: the effect of `keyColumns` on a log, in batch, stream and SQL."""
 
 import pytest
 from pyspark.errors import PySparkException
@@ -57,7 +57,9 @@ def test_plain_dataframes_make_a_table(spark, queries, url, tmp_path):
 
 
 def test_an_insert_of_literals_makes_a_log_that_takes_nulls(spark, url):
-    """A first one that fails makes none: what fails in a task, after others have written."""
+    """A first write that fails creates none: one that fails in a task, after other tasks have
+    written.
+    """
     spark.sql("CREATE TABLE days (day DATE, price DECIMAL(9, 2), note STRING) USING clog")
     into = f"INSERT INTO days WITH (path='{url}', keyColumns='day')"
     try:
@@ -78,7 +80,7 @@ def test_an_insert_of_literals_makes_a_log_that_takes_nulls(spark, url):
 
 
 def test_sql_of_typed_logs(spark, url):
-    """INSERT INTO and SELECT by WITH, of plain columns and of records."""
+    """INSERT INTO and SELECT with WITH, of plain columns and of records."""
     with_path = f"WITH (path='{url}'"
     spark.sql("CREATE TABLE trips (id BIGINT, city STRING, minutes INT) USING clog")
     try:

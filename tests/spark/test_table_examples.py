@@ -17,7 +17,7 @@ def example(name):
 
 
 def test_a_stream_joined_with_a_table(spark, tmp_path):
-    """The table is that of each batch: an address that changed meanwhile, and one that is gone."""
+    """The table is that of each batch: one address that changed meanwhile, and one that is gone."""
     shipped = example("stream_table_join").main(spark, str(tmp_path))
     assert shipped == {
         "order 1": "Paris",
@@ -29,7 +29,8 @@ def test_a_stream_joined_with_a_table(spark, tmp_path):
 
 def test_state_is_restored(spark, tmp_path):
     """After a crash between the append and Spark's commit, and after a lost checkpoint: no point is
-    counted twice, none is lost."""
+    counted twice, none is lost.
+    """
     pytest.importorskip("google.protobuf", reason="transformWithState in Python needs protobuf")
     try:
         in_memory, in_spark = example("state_restore").main(spark, str(tmp_path))

@@ -29,7 +29,7 @@ def stream(spark, words, checkpoint, each_batch):
 
 
 def in_the_log(url):
-    """Its records, and the commits that brought any."""
+    """Its records, and the commits that added any."""
     log = Log.open(url)
     rows = [row for batch in log.read() for row in batch.to_pylist()]
     return sorted((r["key"].decode(), r["value"].decode()) for r in rows), [
@@ -39,7 +39,7 @@ def in_the_log(url):
 
 @pytest.mark.core
 def test_two_frames_are_one_commit_and_once(spark, words, home, tmp_path):
-    """A batch that dies between its two writes leaves nothing; one that Spark did not note is run
+    """A batch that dies between its two writes leaves nothing; one that Spark did not record is run
     again, and is there once (S48, S49).
     """
     checkpoint, dies, done = tmp_path / "checkpoint", [True], []
@@ -76,13 +76,13 @@ def test_two_transactions_of_one_batch_are_an_error(spark, words, home, tmp_path
                 t.write(df, home)
 
     words.append([{"key": "a", "value": "1"}])
-    with pytest.raises(StreamingQueryException, match="in this run already"):
+    with pytest.raises(StreamingQueryException, match="in this run"):
         stream(spark, words, tmp_path / "checkpoint", each_batch)
     assert in_the_log(home)[0] == [("a", "1")]
 
 
 def test_a_driver_that_was_replaced_is_fenced(spark, home):
-    """S48: its batch fails and leaves nothing; started again, it takes the job back."""
+    """S48: its batch fails and leaves nothing; started again, it takes over the job."""
     frame = spark.createDataFrame([("a", "1")], "key string, value string")
     with transaction("job", 0, home=home) as t:
         t.write(frame, home)
@@ -101,15 +101,15 @@ def test_a_driver_that_was_replaced_is_fenced(spark, home):
     with transaction("job", 2, home=home) as t:
         t.write(frame, home)
     assert in_the_log(home)[0] == [("a", "1"), ("a", "1"), ("b", "2")]
-    with pytest.raises(InvalidInputError, match="is at sequence 2 already, and 1 comes before"):
+    with pytest.raises(InvalidInputError, match="is already at sequence 2; 1 is lower"):
         transaction("job", 1, home=home)
     assert len(in_the_log(home)[1]) == 3
 
 
 @pytest.mark.parametrize("batch_id", [None, -1, True, "3", 3.0, 1 << 63])
 def test_a_batch_without_its_number_is_refused(home, batch_id):
-    """Without one it would be written anew each time it runs; nothing is made, and the error names
-    the argument.
+    """Without one it would be written again each time it runs; nothing is created, and the error
+    names the argument.
     """
     with pytest.raises(InvalidInputError, match=r"^batch_id=.* of job 'job' .*to foreachBatch"):
         transaction("job", batch_id, home=home)
@@ -123,7 +123,7 @@ def objects_of(url):
 
 
 def test_rows_outside_the_block_are_refused(spark, home):
-    """Before it, after its commit or its abort: no commit would come, and nobody would know."""
+    """Before it, after its commit or its abort: no commit would come, and nobody would notice."""
     frame = spark.createDataFrame([("a", "1")], "key string, value string")
     early = transaction("job", 0, home=home)
     with pytest.raises(InvalidInputError, match="outside the with block"):
@@ -175,7 +175,7 @@ def test_a_batch_to_several_logs(spark, words, home, tmp_path):
 
 
 def played_again(spark, words, checkpoint, each_batch):
-    """Runs the last batch again, as if Spark had not noted that it was done."""
+    """Runs the last batch again, as if Spark had not recorded that it was done."""
     for name in ("0", ".0.crc"):
         (checkpoint / "commits" / name).unlink()
     stream(spark, words, checkpoint, each_batch)
@@ -183,7 +183,7 @@ def played_again(spark, words, checkpoint, each_batch):
 
 def test_a_batch_with_other_rows_is_an_error(spark, words, home, tmp_path):
     """H-T9: what runs again under the same number with other rows, in any of the logs, would be
-    dropped unseen; an option keeps the first rows, and then the frames are not run.
+    dropped unnoticed; an option keeps the first rows, and then the frames are not run.
     """
     checkpoint, other = tmp_path / "checkpoint", str(tmp_path / "other")
     changed, options = [], {}
@@ -208,7 +208,7 @@ def test_a_batch_with_other_rows_is_an_error(spark, words, home, tmp_path):
 
 
 def test_a_batch_in_another_order_is_the_same(spark, words, home, tmp_path):
-    """A shuffle repeats neither order nor tasks: where the hashes differ rows are compared, in the
+    """A shuffle repeats neither order nor tasks: if the hashes differ rows are compared, in the
     home and in the others.
     """
     checkpoint, other = tmp_path / "checkpoint", str(tmp_path / "other")
@@ -238,8 +238,8 @@ def recreated(url):
 
 @pytest.mark.parametrize("when", ["between batches", "before the commit", "deleted for good"])
 def test_a_home_that_was_recreated_is_told_once(spark, home, when):
-    """S47: what was written before is gone, and no handle of it stays: the next try goes on in the
-    log that is there.
+    """S47: what was written before is gone, and no handle of it stays: the next try continues in
+    the log that is there.
     """
     frame = spark.createDataFrame([("a", "1")], "key string, value string")
 
@@ -264,8 +264,8 @@ def test_a_home_that_was_recreated_is_told_once(spark, home, when):
 
 @pytest.mark.parametrize("which", ["home", "other"])
 def test_a_log_that_is_recreated_while_tasks_write_gets_nothing(spark, home, tmp_path, which):
-    """S47: the objects lie in the folder of the log that is gone, and would be missing in the one
-    that is there.
+    """S47: the objects are in the folder of the deleted log, and would be missing in the one that
+    is there.
     """
     frame = spark.createDataFrame([("a", "1")], "key string, value string")
     urls = {"home": home, "other": str(tmp_path / "other")}

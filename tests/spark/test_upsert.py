@@ -30,7 +30,7 @@ def say(log, *words):
 
 
 def count_words(spark, words, checkpoint, each_batch, **options):
-    """A streaming groupBy().count() in update mode over all there is."""
+    """A streaming groupBy().count() in update mode over all existing records."""
     source = (
         spark.readStream.format("clog").option("startingOffsets", "earliest").options(**options)
     )
@@ -54,7 +54,7 @@ def table(spark, url):
 @pytest.mark.core
 def test_a_streaming_count_is_a_ktables_changelog(spark, words, counts, tmp_path):
     """Each batch appends the counts that changed; the table is the latest of each. A batch that
-    Spark did not note is run again, and appended once.
+    Spark did not record is run again, and appended once.
     """
     checkpoint = tmp_path / "checkpoint"
 
@@ -73,7 +73,9 @@ def test_a_streaming_count_is_a_ktables_changelog(spark, words, counts, tmp_path
 
 
 def test_rows_become_records(spark, counts):
-    """Columns by their number: one is itself, several are JSON; what is deleted is a tombstone."""
+    """Columns by their number: one is used as it is, several are JSON; what is deleted is a
+    tombstone.
+    """
     df = spark.sql("SELECT 'eu' AS region, 7 AS id, 'a' AS name, 1.5 AS price, false AS gone")
     df = df.unionAll(spark.sql("SELECT 'us', 8, cast(null AS string), 2.0, true"))
     given = {"batch_id": 0, "query_id": "q", "values": ["name", "price"], "deleted": "gone"}
@@ -93,8 +95,8 @@ def test_rows_become_records(spark, counts):
 
 
 def test_an_upsert_into_a_log_that_compares_other_than_offsets(spark, counts):
-    """S56: rows have no headers, so it is refused where one is compared; timestamps are those of
-    the writing, so a later batch wins, but not over the future.
+    """S56: rows have no headers, so it is refused if one is compared; timestamps are those of the
+    write, so a later batch wins, but not over the future.
     """
     log = Log.create(counts, 1, {"compaction.strategy": "timestamp"})
     given = {"keys": "id", "query_id": "q"}
@@ -113,8 +115,8 @@ def test_an_upsert_into_a_log_that_compares_other_than_offsets(spark, counts):
 
 
 def test_rows_become_typed_records(spark, counts, tmp_path):
-    """Columns stay what they are: in a table that the first batch makes, and in a log that was made
-    for them; what is deleted is a tombstone.
+    """Columns are kept: in a table that the first batch creates, and in a log that was created for
+    them; what is deleted is a tombstone.
     """
     df = spark.sql("SELECT 'eu' AS region, 7 AS id, 1.5D AS price, false AS gone")
     df = df.unionAll(spark.sql("SELECT 'us', 8, cast(null AS double), false"))
@@ -137,12 +139,14 @@ def test_rows_become_typed_records(spark, counts, tmp_path):
     whole = df.selectExpr("id", "struct(price) AS v")
     upsert(whole, log.url, "id", batch_id=0, query_id="q", name="whole")
     assert log.table().get(7) == {"price": 1.5}
-    with pytest.raises(InvalidInputError, match="key of the log is int64, which is one column"):
+    with pytest.raises(
+        InvalidInputError, match="key of the log is int64, which is a single column"
+    ):
         upsert(df, log.url, ["id", "region"], batch_id=2, **given)
 
 
 def test_two_upserts_under_one_name_are_refused(spark, words, counts, tmp_path):
-    """The second would be taken for the first, run again, and be dropped in silence."""
+    """The second would be taken for the first, run again, and be dropped silently."""
     said = []
 
     def each_batch(df, batch_id):
@@ -159,8 +163,9 @@ def test_two_upserts_under_one_name_are_refused(spark, words, counts, tmp_path):
 
 
 def test_a_changelog_that_was_recreated(spark, words, counts, tmp_path, caplog):
-    """S47: a run that knows the log it wrote to fails before it writes to another one; a later run
-    is warned that the batches before are not there."""
+    """S47: a run that knows the log to which it wrote fails before it writes to another one; a
+    later run gets a warning that the earlier batches are not there.
+    """
 
     def each_batch(df, batch_id):
         if batch_id == recreated_at:
@@ -200,7 +205,7 @@ def test_a_changelog_that_is_recreated_before_its_rows_are_written(spark, counts
 
 
 def test_a_changelog_whose_first_batch_has_no_rows(spark, words, counts, tmp_path, caplog):
-    """It leaves an entry, so that the next one does not look as if the log were another."""
+    """It leaves an entry, so that for the next one the log does not look like another."""
 
     def each_batch(df, batch_id):
         upsert(df.where("value <> 'to'"), counts, "value", batch_id=batch_id)
@@ -213,7 +218,7 @@ def test_a_changelog_whose_first_batch_has_no_rows(spark, words, counts, tmp_pat
 
 
 def test_mistakes_are_told(spark, counts):
-    """Outside of a stream, and with columns that do not exist."""
+    """Outside a stream, and with columns that do not exist."""
     df = spark.sql("SELECT 'a' AS word, 1 AS count")
     with pytest.raises(InvalidInputError, match="call it in foreachBatch"):
         upsert(df, counts, "word", batch_id=0)

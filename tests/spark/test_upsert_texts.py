@@ -1,4 +1,4 @@
-"""The texts that upsert makes of rows, for a log of bytes (FORMAT.md §19)."""
+"""The texts that upsert creates from rows, for a log of bytes (FORMAT.md §19)."""
 
 import json
 
@@ -161,8 +161,8 @@ def raw(text):
 
 
 def test_texts_in_json_depend_on_nothing_but_the_values(spark, tmp_path, in_zone):
-    """FORMAT.md §19: the golden texts, in keys of several columns, in three time zones; and what
-    is no key, in values.
+    """FORMAT.md §19: the golden texts, in keys of several columns, in three time zones; and what is
+    not a key, in values.
     """
     columns = ", ".join(f"{sql} AS c{i}" for i, (sql, *_) in enumerate(GOLDEN))
     others = ", ".join(f"{sql} AS v{i}" for i, (sql, _) in enumerate(VALUES))
@@ -178,7 +178,7 @@ def test_texts_in_json_depend_on_nothing_but_the_values(spark, tmp_path, in_zone
 
 def test_texts_of_lone_keys_depend_on_nothing_but_the_values(spark, tmp_path, in_zone):
     """FORMAT.md §19: the golden texts, of one column each: a log for each type, and a value that
-    tells them apart.
+    distinguishes them.
     """
     by_type = {}
     for n, (sql, text, *_) in enumerate(GOLDEN):
@@ -194,7 +194,9 @@ def test_texts_of_lone_keys_depend_on_nothing_but_the_values(spark, tmp_path, in
 
 
 def test_texts_are_sparks_own_where_these_are_exact(spark, in_zone, java):
-    """What logs of 0.1.0 hold goes on: in UTC most texts are those of Spark's cast and to_json."""
+    """The contents of logs of 0.1.0 continue: in UTC most texts are those of Spark's cast and
+    to_json.
+    """
     in_zone("UTC")
     for sql, alone, in_json, same in GOLDEN:
         exprs = [f"encode(cast({sql} AS string), 'utf-8') AS alone"]
@@ -209,7 +211,7 @@ def test_texts_are_sparks_own_where_these_are_exact(spark, in_zone, java):
 
 
 def test_two_windows_of_the_night_the_clocks_go_back_stay_two_rows(spark, url, in_zone):
-    """Item 3: an hour is there twice, and so is its text without a zone."""
+    """Item 3: an hour occurs twice, and so does its text without a zone."""
     in_zone("America/New_York")
     df = spark.sql(
         "SELECT window(at, '30 minutes') AS w, at, 1 AS n FROM VALUES"
@@ -239,7 +241,7 @@ def test_keys_a_microsecond_apart_stay_apart(spark, url, kind):
 
 
 def test_a_query_restarted_under_another_zone_writes_the_same_key(spark, url, in_zone):
-    """Item 3: the row is replaced, not doubled; a value keeps its microseconds."""
+    """Item 3: the row is replaced, not duplicated; a value keeps its microseconds."""
     for batch_id, zone in enumerate(ZONES):
         in_zone(zone)
         at = "timestamp'2025-11-02 05:30:00.000001Z'"
@@ -276,7 +278,7 @@ def test_names_of_columns_have_no_case_in_a_typed_log(spark, url):
     upserted(df, url, "ID", 0, options={"keyColumns": "iD"})
     upserted(df, url, "id", 1)
     assert len(records(url)) == 2
-    with pytest.raises(OptionError, match=r"is about texts, but .* is a typed log"):
+    with pytest.raises(OptionError, match=r"concerns keys as text, but .* is a typed log"):
         upserted(df, url, "id", 2, options={"encoding": 2})
 
 
@@ -288,7 +290,7 @@ def old(spark, df, url, key, value, batch_id=0):
 
 
 def test_an_old_log_goes_on_where_texts_are_the_same(spark, url, caplog):
-    """Nothing is said, and nothing is kept: 0.1.0 writes it, too."""
+    """No warning, and nothing is kept: 0.1.0 writes it too."""
     df = spark.sql("SELECT 1 AS id, date'2024-01-01' AS day, 'x' AS v")
     old(spark, df, url, "to_json(struct(id, day))", "v")
     upserted(df, url, ["id", "day"], 1)
@@ -310,7 +312,7 @@ def test_an_old_log_goes_on_where_texts_are_the_same(spark, url, caplog):
 )
 def test_an_old_log_is_refused_where_keys_would_have_another_text(spark, url, key, columns):
     """By column and type, with both texts of an example, before anything is written; until the
-    caller says which texts hold.
+    caller says which texts apply.
     """
     df = spark.sql(f"SELECT {key}, 'x' AS v")
     old(spark, df, url, "'before'", "v")
@@ -325,7 +327,9 @@ def test_an_old_log_is_refused_where_keys_would_have_another_text(spark, url, ke
 
 
 def test_an_old_log_keeps_its_texts_with_encoding_1(spark, url, in_zone):
-    """In the zone that the caller names once: the log has it from then on, whatever the session."""
+    """In the zone that the caller names once: the log keeps it from then on, whatever the
+    session.
+    """
     in_zone("America/New_York")
     at = "timestamp'2025-07-02 05:30:00.120Z'"
     df = spark.sql(f"SELECT {at} AS at, {at} AS seen, 1.5D AS d")
@@ -333,7 +337,7 @@ def test_an_old_log_keeps_its_texts_with_encoding_1(spark, url, in_zone):
     in_zone("Asia/Kolkata")
     with pytest.raises(OptionError, match="go together"):
         upserted(df, url, "at", 1, options={"encoding": 1})
-    with pytest.raises(OptionError, match="no time zone that Spark knows"):
+    with pytest.raises(OptionError, match="not a time zone that Spark knows"):
         upserted(df, url, "at", 1, options={"encoding": 1, "encodingTimeZone": "Mars"})
     zone = {"encoding": 1, "encodingTimeZone": "America/New_York"}
     upserted(df, url, "at", 1, options=zone)
@@ -348,7 +352,7 @@ def test_an_old_log_keeps_its_texts_with_encoding_1(spark, url, in_zone):
 
 
 def test_texts_of_encoding_1_are_sparks_own_in_that_zone(spark, tmp_path, in_zone):
-    """What the session's zone made in 0.1.0, made in any session."""
+    """What the session's zone produced in 0.1.0, produced in any session."""
     at = "timestamp'{}Z'".format
     moments = ["2025-11-02 05:30:00", "2025-11-02 06:30:00.1", "1850-01-01 00:00:00.000001"]
     for zone in ("America/New_York", "+05:30"):
@@ -362,12 +366,12 @@ def test_texts_of_encoding_1_are_sparks_own_in_that_zone(spark, tmp_path, in_zon
 
 
 def test_values_alone_are_told_once(spark, url, caplog):
-    """An old log whose values alone have another text gets the new one."""
+    """An old log in which only the values have another text gets the new one."""
     df = spark.sql("SELECT 'k' AS k, timestamp_ntz'2025-11-02 05:30:00.000001' AS at, 1 AS n")
     old(spark, df, url, "k", "to_json(struct(at, n))")
     upserted(df, url, "k", 1)
     upserted(df, url, "k", 2)
-    assert caplog.text.count("value column at, timestamp_ntz, has another text") == 1
+    assert caplog.text.count("value column at, timestamp_ntz, is written differently") == 1
     new = b'{"at":"2025-11-02T05:30:00.000001","n":1}'
     assert [value for _, value in records(url)][1:] == [new, new]
 
@@ -404,7 +408,9 @@ def test_types_that_are_no_keys_are_refused(spark, tmp_path, sql, kind):
 
 
 def test_a_name_that_stands_for_a_variants_json_is_refused(spark, tmp_path):
-    """Before there is a log: its text would be taken for JSON, and go into the value unquoted."""
+    """Before there is a log: its text would be taken for JSON, and be put into the value
+    unquoted.
+    """
     df = spark.sql("SELECT 'k' AS k, named_struct('clog.raw-json', 'a') AS v")
     with pytest.raises(InvalidInputError, match=r"column v .*clog\.raw-json"):
         upserted(df, str(tmp_path / "none"), "k")
@@ -412,7 +418,7 @@ def test_a_name_that_stands_for_a_variants_json_is_refused(spark, tmp_path):
 
 
 def test_a_lone_null_key_is_refused(spark, url):
-    """As ever; a null field of a key of several is null."""
+    """As usual; a null field of a key of several is null."""
     df = spark.sql("SELECT cast(null AS int) AS k, 'a' AS l, 1 AS v")
     with pytest.raises(Exception, match="key"):
         upserted(df, url, "k")
@@ -421,7 +427,7 @@ def test_a_lone_null_key_is_refused(spark, url):
 
 
 def test_strings_that_are_no_utf8_are_no_json_keys(spark, url):
-    """JSON would make one key of several; alone they are their bytes."""
+    """JSON would make one key of several; by themselves they are their bytes."""
     df = spark.sql("SELECT cast(X'61FF' AS string) AS k, 'a' AS l, 1 AS v")
     upserted(df, url, "k")
     with pytest.raises(Exception, match="a string that is not UTF-8"):

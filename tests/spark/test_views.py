@@ -38,7 +38,8 @@ def state_of(frame):
 @pytest.mark.core
 def test_a_snapshot_and_its_stream_have_no_gap_and_no_overlap(spark, url, tmp_path):
     """Whatever is appended and cleaned before and while they are read: every record after the
-    snapshot comes once, and both together say what the table says in the end."""
+    snapshot comes once, and both together equal the table at the end.
+    """
     log = Log.create(url, partitions=2, config={"min.cleanable.dirty.ratio": "0"})
     churn(url, 6)
     given = snapshot_and_stream(spark, url)
@@ -78,7 +79,7 @@ def test_a_snapshot_and_its_stream_have_no_gap_and_no_overlap(spark, url, tmp_pa
 
 
 def test_a_snapshot_takes_options_of_both_reads(spark, url):
-    """But for those that say where they start or end."""
+    """Except for those that say where they start or end."""
     Log.create(url, partitions=2).append([{"key": "a", "value": "1"}], partition=1)
     given = snapshot_and_stream(spark, url, partitions="1", columns="key,value", singleWriter=False)
     assert given.offsets == {1: 1}
@@ -116,7 +117,7 @@ def test_views_in_several_tasks(spark, queries, url):
 
 
 def test_a_log_that_is_recreated_after_the_snapshot(spark, url, tmp_path):
-    """S47: neither the table nor the stream shows the log that was made in its place."""
+    """S47: neither the table nor the stream shows the log that was created in its place."""
     log = Log.create(url, partitions=1)
     log.append([{"key": "a", "value": "1"}])
     given = snapshot_and_stream(spark, url)

@@ -1,4 +1,4 @@
-"""What unit tests of all packages share: among it a store in memory, and logs on it that repeat."""
+"""What unit tests of all packages share: including a store in memory, and repeatable logs on it."""
 
 import errno
 
@@ -13,13 +13,13 @@ from clog_testing.model import rows_in
 
 @pytest.fixture
 def url(tmp_path):
-    """Where a log may be made."""
+    """Where a log may be created."""
     return str(tmp_path / "log")
 
 
 @pytest.fixture
 def forbidden(monkeypatch):
-    """Makes local folders unlistable, whoever runs the tests: a set of their paths."""
+    """Makes local folders unlistable, whichever user runs the tests: a set of their paths."""
     list_folder, folders = LocalFileSystem.ls, set()
 
     def ls(self, path, *args, **kwargs):

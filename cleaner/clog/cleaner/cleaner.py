@@ -269,7 +269,7 @@ class Cleaner:
         mine.log_round.failed(mine.failure)
         is_gone = isinstance(mine.failure, NotFoundError)  # The message says it all.
         logger.error(
-            "a round over %s failed; it will be retried%s",
+            "a round over %s failed, and will be retried%s",
             *(mine.log_round.log.url, f": {mine.failure}" if is_gone else ""),
             exc_info=None if is_gone else mine.failure,
         )

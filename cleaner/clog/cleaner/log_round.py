@@ -232,7 +232,7 @@ class LogRound:
     def _duties(self) -> tuple[Sequence[Duty], Sequence[Duty]]:
         """Returns the duties of a round before its passes (R1, R2) and after them (R4, R5)."""
         # Coalescing joins chunks within a segment only; then they may be few enough to merge again.
-        merges = Duty("merge", due_merges, merge_segments, of_version=True)
+        merges = Duty("merge", due_merges, merge_segments, of_version=due_merges)
         proposals = self._proposals = ProposalSweep()
         before = (
             Duty("finish", lambda work: work.head.unended, self._finish_transactions, asked=True),
@@ -245,7 +245,7 @@ class LogRound:
                 counts=_cut_counts,
                 every_ms=self._settings.retention_check_ms,
             ),
-            Duty("trim", due_trims, trim, of_version=True, reads_records=True),
+            Duty("trim", due_trims, trim, of_version=due_trims, reads_records=True),
             # Then a publication reads no keys.
             Duty(
                 *("mask", lambda work: work.head.pins and _has_masks(work), self._keep_masks),
@@ -269,12 +269,14 @@ class LogRound:
             ),
             Duty(
                 *("purge", due_purges, purge_dead_rows),
+                of_version=_has_dead_rows,
                 counts=partial(_rows, "records_materialised"),
                 reads_records=True,
             ),
             merges,
             Duty(
                 *("coalesce", due_coalescing, coalesce),
+                of_version=lambda work: candidate_runs(work.manifest),
                 counts=partial(_rows, "records_coalesced"),
                 reads_records=True,
             ),
@@ -305,7 +307,9 @@ class LogRound:
         for duty in duties:
             if duty.every_ms and not self._is_time(duty.name, duty.every_ms):
                 continue
-            if (duty.asked or duty.of_version) and not self._is_due(duty, work):
+            if duty.asked and not duty.due(work):
+                continue
+            if duty.of_version is not None and not self._may_be_due(duty.of_version, duty, work):
                 continue
             try:
                 did = done[duty.name] = duty.run(work)
@@ -320,14 +324,12 @@ class LogRound:
                 with self._lock:
                     self._counts.update(counts)
 
-    def _is_due(self, duty: Duty, work: Work) -> bool:
-        """Returns whether anything is due; asks a duty of the version once for each."""
-        if not duty.of_version:
-            return bool(duty.due(work))
+    def _may_be_due(self, of_version: Callable[[Work], Any], duty: Duty, work: Work) -> bool:
+        """Returns whether anything may be due at this version; asks once for each that has none."""
         version = work.manifest.version  # What is asked below may be newer.
         if self._idle_at.get(duty.name) == version:
             return False
-        if duty.due(work):
+        if of_version(work):
             return True
         self._idle_at[duty.name] = version
         return False
@@ -356,7 +358,7 @@ class LogRound:
         if self._is_replaced:
             self._begin_with(Log(self._handle.opened_anew()))
         done = self.maintain()
-        self._tell_of_defaults()
+        self._warn_of_defaults()
         return done
 
     def maintain(self) -> MaintenanceResult:
@@ -589,18 +591,18 @@ class LogRound:
         stuck = {f"{w.info.id!r}, epoch {w.info.epoch}: {w.reason}" for w in waiting if w.is_stuck}
         for text in sorted(stuck - self._stuck):
             logger.warning(
-                "readers of %s stop before an undecided transaction, id %s", self.log.url, text
+                "readers of %s wait at an undecided transaction, id %s", self.log.url, text
             )
         self._stuck = stuck
 
-    def _tell_of_defaults(self) -> None:
+    def _warn_of_defaults(self) -> None:
         """Logs which of the cleaner's defaults contradict the log's configs, when that changes."""
         overrides, defaults = self._handle.tip.head.config, self._settings.defaults
         left_out = defaults.keys() - overrides.keys() - fitting_defaults(overrides, defaults).keys()
         for name in sorted(left_out - self._left_out):
             logger.warning(
-                "the default %s=%s does not hold for %s: it contradicts the log's own configs;"
-                " set %s on the log, or change one of them",
+                "the default %s=%s is not applied to %s, because it contradicts the log's own"
+                " configs; set %s on the log, or change one of them",
                 *(name, defaults[name], self.log.url, name),
             )
         self._left_out = left_out
@@ -639,9 +641,13 @@ def _has_block(work: Work) -> bool:
     return work.handle.tip.version >= documents.BLOCK_VERSIONS
 
 
+def _has_dead_rows(work: Work) -> bool:
+    return any(chunk.dead is not None for _, chunk in work.manifest.chunks())
+
+
 def _keep_reserve(work: Work) -> None:
     with suppress(StoreUnavailableError):  # The next round tries again.
-        keep_reserve(work.handle.store, data_bytes=sum(work.manifest.files().values()))
+        keep_reserve(work.handle.store, lambda: sum(work.manifest.files().values()))
 
 
 def _holds(handle: Handle, config: LogConfig, now_ms: int) -> Holds:

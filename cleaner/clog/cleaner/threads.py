@@ -44,7 +44,8 @@ AHEAD_BYTES = 128 << 20
 WORTH_BYTES = 1 << 20
 """Work on fewer bytes is not worth a thread."""
 MORE_MEMORY = (
-    "give the cleaner more, or decrease log.cleaner.dedupe.buffer.size or log.cleaner.threads"
+    "give the cleaner more memory, or decrease log.cleaner.dedupe.buffer.size or"
+    " log.cleaner.threads"
 )
 """What helps if there is too little."""
 SLOT_BYTES = 24
@@ -70,15 +71,15 @@ def map_slots(memory_bytes: int, load_factor: float = 0.9, *, slot_bytes: int = 
     slots = memory_bytes // slot_bytes
     if (capacity := int(slots * load_factor)) < 1:
         raise InvalidInputError(
-            f"an offset map of {memory_bytes} bytes holds {capacity} entries of "
-            f"{slot_bytes} bytes at load factor {load_factor}, at least 1 is needed; "
-            "increase log.cleaner.dedupe.buffer.size or decrease log.cleaner.threads"
+            f"an offset map of {memory_bytes} bytes holds {capacity} entries of {slot_bytes}"
+            f" bytes at load factor {load_factor}, but needs at least 1; increase"
+            " log.cleaner.dedupe.buffer.size or decrease log.cleaner.threads"
         )
     if slots > _SLOTS_MAX:
         raise InvalidInputError(
-            f"an offset map of {memory_bytes} bytes has {slots} slots, at most {_SLOTS_MAX} "
-            "can be addressed; decrease log.cleaner.dedupe.buffer.size or increase "
-            "log.cleaner.threads"
+            f"an offset map of {memory_bytes} bytes has {slots} slots, but at most {_SLOTS_MAX}"
+            " can be addressed; decrease log.cleaner.dedupe.buffer.size or increase"
+            " log.cleaner.threads"
         )
     return slots
 

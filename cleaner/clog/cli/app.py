@@ -17,7 +17,14 @@ from typing import Any
 import click
 
 from clog.cli.options import Argument, Code, signalled
-from clog.cli.output import ERRORS_AS, WarningFormatter, drop_output, print_error, reader_has_left
+from clog.cli.output import (
+    ERRORS_AS,
+    NO_ROOM,
+    WarningFormatter,
+    drop_output,
+    print_error,
+    reader_has_left,
+)
 
 COMMANDS: dict[str, dict[str, str]] = {
     "Logs": {
@@ -127,7 +134,7 @@ class ClogGroup(click.Group):
             sys.stdout.flush()
             return done
         except Exception as e:
-            code = _tell(e)
+            code = _report_error(e)
             if code is None:
                 raise
             raise click.exceptions.Exit(code) from e
@@ -148,10 +155,11 @@ class ClogGroup(click.Group):
                 )
 
 
-def _tell(error: Exception) -> int | None:
+def _report_error(error: Exception) -> int | None:
     """Prints an error and returns the exit code; None for an error to be handled elsewhere."""
     # Imported late: `clog --help` must not wait for Arrow.
     from clog.storage.errors import ClogError, ErrorKind
+    from clog.storage.store.contract import StoreFullError
 
     if isinstance(error, BrokenPipeError) and reader_has_left():
         return 0
@@ -161,12 +169,12 @@ def _tell(error: Exception) -> int | None:
         print_error(error.format_message(), "usage")
         return Code.USAGE
     if isinstance(error, ClogError):
-        print_error(str(error), error.kind)
+        print_error(str(error), error.kind, NO_ROOM if isinstance(error, StoreFullError) else None)
     elif isinstance(error, MemoryError):
         reason = f" ({error})" if str(error) else ""
         print_error(
-            f"the command takes more memory than there is{reason}; run it where there is more, or"
-            " for less at once",
+            f"the command needs more memory than is available{reason}; run it where there is"
+            " more, or on less data",
             ErrorKind.OUT_OF_MEMORY,
         )
     elif isinstance(error, FileNotFoundError):

@@ -50,49 +50,49 @@ _SHOWN: Final = 3
 """At most this many of the tables that are being loaded are named."""
 
 _OF_POSTGRES: Final = (
-    "--events, --publication, --slot-max-mib and --reload TABLE are of PostgreSQL alone; MySQL has"
-    " --reload all"
+    "--events, --publication, --slot-max-mib and --reload TABLE are only for PostgreSQL; MySQL"
+    " has --reload all"
 )
 
 _TABLES = option(
     "--tables PATTERN",
-    "Tables, schema.table, or table alone in public; * stands for anything. Repeat it for more."
-    " Default: all.",
+    "Tables to capture: schema.table, or just table in public; * matches anything. May be"
+    " repeated. Default: all.",
 )
-_EXCLUDE = option("--exclude PATTERN", "Tables that are left out, named in the same way.")
+_EXCLUDE = option("--exclude PATTERN", "Tables to leave out, in the same form.")
 _MASKS = option(
     "--mask COLUMN=HOW",
-    "schema.table.column=drop leaves the column out; =hash keeps a hash of it, keyed with"
-    " $CLOG_CAPTURE_HASH_KEY; =text keeps its text, whatever its type.",
+    "schema.table.column=drop leaves the column out; =hash stores a hash keyed with"
+    " $CLOG_CAPTURE_HASH_KEY; =text stores its text, whatever its type.",
 )
 _EVENTS = flag(
     "--events",
-    "Take the inserts of tables without a usable key, as events. Default: such tables are an"
-    " error, unless --exclude leaves them out.",
+    "Capture only the inserts of tables without a usable key, as events. Default: such tables are"
+    " an error, unless --exclude leaves them out.",
 )
 _PUBLICATION = option(
     "--publication NAME",
-    "Read a publication that somebody else made, with its filters. Default: make one.",
+    "Use an existing publication, with its filters. Default: create one.",
 )
 _RELOAD = option(
     "--reload TABLE",
-    "Load this table anew, or all of them with --reload all, which also makes a new slot.",
+    "Load this table again, or all tables with --reload all, which also creates a new slot.",
 )
 _SLOT_BYTES = option(
     "--slot-max-mib MIB",
-    "Give the replication slot up, and end, when it makes the database keep more than this."
-    " Default: warn only.",
+    "Drop the replication slot, and end, when the database keeps more than this for it. Default:"
+    " only warn.",
     integer(1),
 )
 _VERIFY = flag(
     "--verify",
     "Capture nothing, but compare the tables with the database, at one snapshot of it and one cut"
-    " of the logs. Rows that change meanwhile are left out. Exit code 1 if others differ.",
+    " of the logs. Rows that change in the meantime are skipped. Exit code 1 if others differ.",
 )
 
 _LISTEN = option(
     "--listen [HOST:]PORT",
-    "Serve /metrics (Prometheus), /healthz and /readyz here while the database is followed.",
+    "Serve /metrics (Prometheus), /healthz and /readyz on this address while following.",
     address,
 )
 
@@ -104,9 +104,9 @@ def capture(  # noqa: PLR0913 - one for each option
         "postgres://USER@HOST:PORT/DATABASE?sslmode=…; the password in $PGPASSWORD. Or mysql://…;"
         " the password in $MYSQL_PWD.",
     ),
-    url: str = argument("URL", "Where the logs stand: the folder of one for each table."),
+    url: str = argument("URL", "Folder of the logs, one log per table."),
     *,
-    once: bool = flag("--once", "Take what is there now, then stop. Default: follow."),
+    once: bool = flag("--once", "Stop after the changes that exist now. Default: follow."),
     verify: bool = _VERIFY,
     tables: list[str] | None = _TABLES,
     exclude: list[str] | None = _EXCLUDE,
@@ -115,7 +115,7 @@ def capture(  # noqa: PLR0913 - one for each option
     publication: str | None = _PUBLICATION,
     reload: list[str] | None = _RELOAD,
     partitions: int | None = option(
-        "--partitions N", "Number of partitions of logs that are made. Default: 1.", partition_count
+        "--partitions N", "Number of partitions of new logs. Default: 1.", partition_count
     ),
     slot_max_mib: int | None = _SLOT_BYTES,
     listen: str | None = _LISTEN,
@@ -165,9 +165,9 @@ def capture(  # noqa: PLR0913 - one for each option
             reload=True if "all" in names else names,
             slot_bytes_max=None if slot_max_mib is None else slot_max_mib << 20,
         )
-    with until_stopped() as should_stop, _told(given, listen, once=once) as on_progress:
+    with until_stopped() as should_stop, _reporting(given, listen, once=once) as on_progress:
         done = run(source, url, **both, on_progress=on_progress, should_stop=should_stop)
-    given.tell(asdict(done), lambda: _say(done))
+    given.emit(asdict(done), lambda: _say(done))
     return Code.INTERRUPTED if should_stop() else None
 
 
@@ -189,66 +189,66 @@ class Watched:
 
     def __init__(self, clock: "Clock") -> None:
         self._clock = clock
-        self._told: tuple[Captured | None, int] = None, clock.monotonic_ms()
+        self._newest: tuple[Captured | None, int] = None, clock.monotonic_ms()
 
-    def take(self, told: "Captured") -> None:
+    def take(self, captured: "Captured") -> None:
         """Takes the newest progress."""
-        self._told = told, self._clock.monotonic_ms()
+        self._newest = captured, self._clock.monotonic_ms()
 
     def ailments(self) -> list[str]:
         """Returns why the process makes no progress; empty if it does."""
-        still_ms = self._clock.monotonic_ms() - self._told[1]
-        why = f"nothing was taken or looked at for {still_ms // 1000} s"
+        still_ms = self._clock.monotonic_ms() - self._newest[1]
+        why = f"no activity for {still_ms // 1000} s"
         return [why] if still_ms > _STALLED_MS else []
 
     def neglects(self) -> list[str]:
         """Returns why no cut can be read."""
-        told = self._told[0]
-        if told is None:
-            return ["it has not begun yet"]
-        loading = [name for name, table in told.tables.items() if table.is_loading]
-        lacks = [] if told.position else ["there is no cut yet"]
+        captured = self._newest[0]
+        if captured is None:
+            return ["it has not started yet"]
+        loading = [name for name, table in captured.tables.items() if table.is_loading]
+        lacks = [] if captured.position else ["there is no cut yet"]
         return lacks + [f"{name} is being loaded" for name in loading] + self.ailments()
 
     def collect(self) -> "Iterator[Metric]":
         """Yields the metrics for Prometheus's client."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        told = self._told[0]
-        if told is None:
+        captured = self._newest[0]
+        if captured is None:
             return
         for name, what, value in _GAUGES:
-            yield GaugeMetricFamily(f"clog_capture_{name}", what, value(told))
-        what = "transactions of the database that were taken"
-        yield CounterMetricFamily("clog_capture_transactions", what, told.transactions)
+            yield GaugeMetricFamily(f"clog_capture_{name}", what, value(captured))
+        what = "transactions of the database that were captured"
+        yield CounterMetricFamily("clog_capture_transactions", what, captured.transactions)
         for name, what, of_table in _OF_TABLES:
             family = CounterMetricFamily(f"clog_capture_{name}", what, labels=["table"])
-            for table, one in told.tables.items():
+            for table, one in captured.tables.items():
                 family.add_metric([table], of_table(one))
             yield family
 
 
 _GAUGES: "Sequence[tuple[str, str, Callable[[Captured], float]]]" = (
     (
-        *("lag_bytes", "write-ahead log that the database has beyond the newest cut"),
-        lambda told: told.lag_bytes,
+        *("lag_bytes", "bytes of write-ahead log beyond the newest cut"),
+        lambda captured: captured.lag_bytes,
     ),
     (
-        *("lag_seconds", "since the newest transaction of the cut, if there are others"),
-        lambda told: told.lag_ms / 1000,
+        *("lag_seconds", "time since the newest transaction of the cut, if newer ones exist"),
+        lambda captured: captured.lag_ms / 1000,
     ),
     (
-        *("slot_bytes", "write-ahead log that the slot makes the database keep"),
-        lambda told: told.slot_bytes,
+        *("slot_bytes", "bytes of write-ahead log that the database keeps for the slot"),
+        lambda captured: captured.slot_bytes,
     ),
     (
-        *("loading_tables_count", "tables that are being loaded"),
-        lambda told: sum(table.is_loading for table in told.tables.values()),
+        *("loading_tables_count", "tables being loaded"),
+        lambda captured: sum(table.is_loading for table in captured.tables.values()),
     ),
 )
 _OF_TABLES: "Sequence[tuple[str, str, Callable[[CapturedTable], float]]]" = (
-    ("rows", "rows that were taken, tombstones too", lambda table: table.rows),
-    ("loaded_rows", "rows of the newest first load", lambda table: table.loaded),
+    ("rows", "rows captured, tombstones included", lambda table: table.rows),
+    ("loaded_rows", "rows of the newest initial load", lambda table: table.loaded),
 )
 
 
@@ -285,18 +285,18 @@ def _verify(
     for one in found.tables:
         rows = f"{counted(one.rows, 'row')} in the database, {count(one.log_rows)} in the log"
         apart = f"{counted(one.ranges, 'range')} of keys differ" if one.ranges else "all equal"
-        meanwhile = f"; {counted(one.changed, 'key')} that changed left out" if one.changed else ""
+        meanwhile = f"; {counted(one.changed, 'changed key')} skipped" if one.changed else ""
         lines.append(f"{one.table}: {rows}, {apart}{meanwhile}")
         lines += [
             f"{one.table}: {f'{row.key}: ' if row.key else ''}{row.why}" for row in one.differences
         ]
     lines += [f"{name}: not compared: {why}" for name, why in found.skipped.items()]
-    given.tell(asdict(found), lines)
+    given.emit(asdict(found), lines)
     return None if found.is_equal else Code.FAILED
 
 
 @contextmanager
-def _told(
+def _reporting(
     given: Given, listen: str | None, *, once: bool
 ) -> "Iterator[Callable[[Captured], None]]":
     """Yields a function that shows the progress, and serves it at the address ``listen``."""
@@ -318,7 +318,7 @@ def _told(
 @contextmanager
 def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Captured], None]]":
     """Yields a function that shows the progress: bars, or lines if there is no terminal."""
-    tell = each_minute(json=given.json)
+    emit = each_minute(json=given.json)
     bars_of: dict[str, Any] = {}
     with progress(hidden=given.json) as bars:
 
@@ -335,7 +335,7 @@ def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Captured], None]]
                     )
             is_loading = any(table.is_loading for table in done.tables.values())
             if bars.disable and (is_loading or not once) and not (once and given.json):
-                tell(lambda: asdict(done), lambda: _pace(done))
+                emit(lambda: asdict(done), lambda: _pace(done))
 
         yield on_progress
 
@@ -353,7 +353,7 @@ def _pace(done: "Captured") -> str:
         return f"loading {', '.join(parts)}"
     slot = f"; the slot keeps {size(done.slot_bytes)}" if done.slot_bytes else ""
     return (
-        f"{counted(done.transactions, 'transaction')} taken; {size(done.lag_bytes)} and"
+        f"{counted(done.transactions, 'transaction')} captured; {size(done.lag_bytes)} and"
         f" {duration(done.lag_ms)} behind{slot}"
     )
 
@@ -372,9 +372,11 @@ def _say(done: "Captured") -> None:
     taken, many = counted(done.transactions, "transaction"), counted(len(done.tables), "table")
     say(f"{taken}; {many} {at}; {size(done.lag_bytes)} behind")
     for name in done.events:
-        print_note(f"{name}: inserts alone, as events, since updates and deletes name no row")
+        print_note(
+            f"{name}: only inserts, as events, because updates and deletes do not identify a row"
+        )
     for name, where in done.filters.items():
-        print_note(f"{name}: only rows that the publication's filter has: {where}")
+        print_note(f"{name}: only rows that pass the publication's filter: {where}")
 
 
 def _notes(name: str, table: "CapturedTable") -> "Iterator[str]":

@@ -55,7 +55,7 @@ def roll(url: str = URL, *, partition: int | None = PARTITION, given: Given) -> 
     """
     log = given.open(url)
     sealed = log.roll(partition)
-    given.tell({"url": log.url, "sealed": sealed}, _rolled_text(sealed))
+    given.emit({"url": log.url, "sealed": sealed}, _rolled_text(sealed))
 
 
 def _rolled_text(sealed: Sequence[int]) -> str:
@@ -72,17 +72,17 @@ def clean(
     *,
     force: bool = flag(
         "--force",
-        "Clean everything cleanable at any dirty ratio; active segments and min.compaction.lag.ms"
-        " are still respected.",
+        "Clean everything cleanable, whatever the dirty ratio; active segments and"
+        " min.compaction.lag.ms are still respected.",
     ),
     roll: bool = flag(
-        "--roll", "First seal the active segments, so that they can be cleaned, too."
+        "--roll", "First seal the active segments, so that they can be cleaned as well."
     ),
     threads: int = option(
         "--threads N", "Number of partitions cleaned in parallel.", integer(1), default=1
     ),
     buffer: int = option(
-        "--buffer MIB", "Memory for all offset maps together, in MiB.", integer(1), default=128
+        "--buffer MIB", "Memory for all offset maps in total, in MiB.", integer(1), default=128
     ),
     io_limit: int | None = option(
         "--io-limit MIB", "Maximum MiB read and written per second.", integer(1)
@@ -102,11 +102,11 @@ def clean(
     from clog.cleaner.log_round import plan_round
 
     if dry_run and roll:
-        raise click.BadParameter("--roll changes the log, --dry-run must not; leave one out")
+        raise click.BadParameter("--roll changes the log, which --dry-run must not; leave one out")
     log = given.open(url)
     if dry_run:
         planned = plan_round(log.handle, now_ms=log.handle.clock.now_ms(), force=force)
-        tell_plans([(log.url, planned)], json=given.json)
+        print_plans([(log.url, planned)], json=given.json)
         return None
     rolled = log.roll() if roll else []
     io_bytes = None if io_limit is None else io_limit * MIB
@@ -119,7 +119,7 @@ def clean(
         for line in (*first, *maintenance_lines(maintained), *map(pass_text, results)):
             say(line)
         if uncleanable:
-            tell_uncleanable(log.url, uncleanable)
+            warn_uncleanable(log.url, uncleanable)
         elif not results:
             say(f"no partition of {log.url} is due; {_why_none(log) if force else _FORCE}")
         if manifest.erasures:
@@ -127,7 +127,7 @@ def clean(
             say(f"{pending} pending; clog erasures {log.url} shows what is left to do")
 
     done = maintenance_json(maintained) | {"passes": [pass_json(r) for r in results]}
-    given.tell({"url": log.url, "rolled": rolled, **done, "uncleanable": uncleanable}, draw)
+    given.emit({"url": log.url, "rolled": rolled, **done, "uncleanable": uncleanable}, draw)
     return Code.FAILED if uncleanable else None
 
 
@@ -159,9 +159,9 @@ def _why_none(log: "Log") -> str:
     if not LogConfig.from_overrides(found["config"]).compact:
         return 'cleanup.policy has no "compact"'
     if any(d["active_bytes"] for d in found["partition_details"]):
-        return "active segments wait until they are sealed: --roll"
+        return "active segments cannot be cleaned until they are sealed: --roll"
     if any(d["first_dirty_offset"] < d["end_offset"] for d in found["partition_details"]):
-        return 'what is dirty may not be cleaned yet: "clog describe" says why'
+        return 'dirty records cannot be cleaned yet: "clog describe" says why'
     return "all of it is clean"
 
 
@@ -194,7 +194,7 @@ def sweep(url: str = URL, *, dry_run: bool = DRY_DELETE, given: Given) -> None:
             for name, step in steps.items()
         }
     verb = "would delete" if dry_run else "deleted"
-    given.tell(
+    given.emit(
         {"url": log.url, "dry_run": dry_run}
         | {name.replace(" ", "_"): asdict(what) for name, what in swept.items()},
         (
@@ -204,7 +204,7 @@ def sweep(url: str = URL, *, dry_run: bool = DRY_DELETE, given: Given) -> None:
     )
 
 
-def tell_uncleanable(url: str, partitions: list[int]) -> None:
+def warn_uncleanable(url: str, partitions: list[int]) -> None:
     """Prints that partitions are uncleanable."""
     print_error(f'partitions {partitions} of {url} are uncleanable; "clog describe" says why')
 
@@ -247,7 +247,7 @@ def pass_text(result: "PassResult") -> str:
     )
 
 
-def tell_plans(planned: "Iterable[tuple[str, PlannedRound]]", *, json: bool) -> None:
+def print_plans(planned: "Iterable[tuple[str, PlannedRound]]", *, json: bool) -> None:
     """Prints what would be done in each of the logs, which are named by their URLs."""
     if json:
         logs = [{"url": url} | asdict(mine) for url, mine in planned]
@@ -269,10 +269,10 @@ def plan_lines(planned: "PlannedRound") -> list[str]:
     ]
     lines += [
         f"rewrite {counted(t.chunks, 'chunk')}, {size(t.size_bytes)}, of partition {t.partition}"
-        f" in [{t.base_offset}, {t.next_offset}): what is below the log start goes"
+        f" in [{t.base_offset}, {t.next_offset}), to remove what is below the log start"
         for t in planned.trims
     ]
-    lines += _rewrites(planned.coalesced_first, "first coalesce {}, {}, which the passes share")
+    lines += _rewrites(planned.coalesced_first, "first coalesce {}, {}, shared by the passes")
     lines += [
         f"clean partition {p.partition} ({p.reason}, dirty ratio {p.dirty_ratio:.2f}): map"
         f" {counted(p.map_records, 'record')} in [{p.first_dirty_offset},"
@@ -281,8 +281,8 @@ def plan_lines(planned: "PlannedRound") -> list[str]:
         for p in planned.passes
     ]
     lines += [
-        f"leave partition {p} alone: its last pass failed, and back-off is not over;"
-        ' "clog describe" says why, "clog clean --force" does not wait'
+        f'leave partition {p} alone: its last pass failed and it is backing off; "clog describe"'
+        ' says why, "clog clean --force" does not wait'
         for p in planned.resting
     ]
     old = "rewrite {} whose dead rows have waited long enough, {}"
@@ -314,7 +314,7 @@ def _rest(planned: "PlannedPass") -> str:
     parts = []
     if planned.segments_merged < planned.segments:
         segments = counted(planned.segments, "segment")
-        parts.append(f"; of {segments} at most {planned.segments_merged} are left")
+        parts.append(f"; at most {planned.segments_merged} of {segments} are left")
     if planned.markable_records:
         parts.append(f"; where little dies in {counted(planned.markable_records, 'record')}, mark")
     if planned.records_marked:
@@ -384,7 +384,7 @@ def view(monitor: "Monitor") -> "Group":
     passes = table(names, [_pass_row(each, now_ms) for each in activities], folds=["log"])
     names = ["log", "dirtiest", "passes", "removed", "size", "state"]
     logs = table(names, [_log_row(*each) for each in monitor.logs().items()], folds=["log"])
-    idle = Text(f"idle, looked {duration(now_ms - monitor.round_ms)} ago", style="dim")
+    idle = Text(f"idle, last round {duration(now_ms - monitor.round_ms)} ago", style="dim")
     return Group(passes if activities else idle, Text(), logs)
 
 

@@ -17,9 +17,9 @@ from clog.cli.clean import (
     maintenance_lines,
     pass_json,
     pass_text,
-    tell_plans,
-    tell_uncleanable,
+    print_plans,
     view,
+    warn_uncleanable,
 )
 from clog.cli.options import (
     URLS,
@@ -78,30 +78,30 @@ def cleaner(
     config: list[str] | None = option(
         "--config -c NAME=VALUE",
         "A config by its Kafka broker name, such as log.cleaner.threads=2 or"
-        f" log.retention.hours=48: a log's own config wins. Also ${_ENVIRONMENT}, a JSON object.",
+        f" log.retention.hours=48; a log's own takes precedence. Also ${_ENVIRONMENT}, as JSON.",
     ),
     listen: str | None = option(
         "--listen [HOST:]PORT",
-        "Serve /metrics (Prometheus), /healthz and /readyz here; on a loopback address also the"
-        " page of clog ui at /, with what the cleaner does.",
+        "Serve /metrics (Prometheus), /healthz and /readyz on this address; on a loopback address"
+        " also the page of clog ui at /, with the cleaner's activity.",
         address,
     ),
     log_format: str = option(
         "--log-format text|json",
-        "Format of what is logged on standard error; json makes all output JSON lines.",
+        "Format of log messages on standard error; json makes all output JSON lines.",
         choice("text", "json"),
         default="text",
     ),
     spark: bool = flag(
         "--spark",
-        "Clean in tasks of a Spark session, under spark-submit the job's: --threads at once, by"
-        " default as many as it has room for; the buffer and the limit are each task's.",
+        "Clean in tasks of a Spark session (the job's, under spark-submit): --threads at a time,"
+        " by default as many as it can run; the buffer and the limit are per task.",
     ),
     live: bool = flag("--live", "Show progress in the terminal."),
     once: bool = flag(
         "--once",
-        "Run one round over all logs, then exit; with 1 if a partition is uncleanable, or a log was"
-        " left out.",
+        "Run one round over all logs, then exit; with 1 if a partition is uncleanable or a log"
+        " was skipped.",
     ),
     dry_run: bool = DRY_RUN,
     given: Given,
@@ -118,11 +118,11 @@ def cleaner(
     """
     check_logs_named(urls, discover)
     if live and log_format == "json":
-        raise click.BadParameter("--live draws, --log-format json must not; leave one out")
+        raise click.BadParameter("--live draws, which --log-format json must not; leave one out")
     _log_to_stderr(log_format)
     settings = _settings(config, threads)
     if listen is not None and (once or dry_run):
-        print_note("--listen serves nothing here: one round is soon over")
+        print_note("--listen has no effect with --once; leave it out")
     named = (urls or (), discover or (), given.storage)
     finder = _finder(named, single_writer=given.single_writer)
     teller = _Teller(json=given.json or log_format == "json", live=live)
@@ -186,10 +186,10 @@ def _run_once(
     found = {log.url: sorted(log.handle.manifest().uncleanable) for log in logs}
     for url, partitions in found.items():
         if partitions:
-            tell_uncleanable(url, partitions)
+            warn_uncleanable(url, partitions)
     left_out = [*finder.unopened, *finder.unlisted]
     if left_out:
-        print_error(f"left out, for the reasons above: {', '.join(left_out)}")
+        print_error(f"skipped, for the reasons above: {', '.join(left_out)}")
     return Code.FAILED if left_out or any(found.values()) else None
 
 
@@ -199,11 +199,11 @@ class _Teller:
     def __init__(self, *, json: bool, live: bool) -> None:
         self.json = json
         self._live = live
-        self._told = 0
+        self._printed = 0
 
     def nothing_due(self, logs: "Sequence[Log]") -> None:
         """Prints, after a round, that there was nothing to do, if so."""
-        if self._told:
+        if self._printed:
             return
         if self.json:
             print_json_line({"logs": len(logs), "nothing_due": True})
@@ -212,14 +212,14 @@ class _Teller:
 
     def passed(self, log: "Log", result: "PassResult") -> None:
         """Prints a pass."""
-        self._tell(log, pass_json(result), [pass_text(result)])
+        self._print(log, pass_json(result), [pass_text(result)])
 
     def maintained(self, log: "Log", done: "MaintenanceResult") -> None:
         """Prints what was sealed, and what retention removed."""
-        self._tell(log, maintenance_json([done]), maintenance_lines([done]))
+        self._print(log, maintenance_json([done]), maintenance_lines([done]))
 
-    def _tell(self, log: "Log", document: "Mapping[str, object]", lines: "Sequence[str]") -> None:
-        self._told += 1
+    def _print(self, log: "Log", document: "Mapping[str, object]", lines: "Sequence[str]") -> None:
+        self._printed += 1
         if self.json:
             print_json_line({"url": log.url, **document})
         elif not self._live:
@@ -328,7 +328,7 @@ def _dry_run(logs: "Iterable[Log]", settings: "BrokerConfig", teller: "_Teller")
             else:
                 yield log.url, planned
 
-    tell_plans(plans(), json=teller.json)
+    print_plans(plans(), json=teller.json)
     return Code.FAILED if failed else None
 
 
@@ -357,20 +357,21 @@ def ui(
         "--port PORT", "Port on this machine; 0 takes any.", integer(0, 65_535), default=8470
     ),
     listen: str | None = option(
-        "--listen HOST:PORT", "Listen here, for others, who need a token or a proxy."
+        "--listen HOST:PORT", "Listen on this address, for others; requires a token or a proxy."
     ),
     token_variable: str | None = option(
         "--token-variable NAME",
-        "Environment variable with a token: the page opens with /?token=… once, programs send it as"
-        " Authorization: Bearer.",
+        "Environment variable with a token: open the page once with /?token=…; programs send it"
+        " as Authorization: Bearer.",
     ),
     proxy_header: str | None = option(
         "--proxy-header NAME",
-        "Header that a proxy sets for who logged in, such as X-Forwarded-User; nobody but the proxy"
-        " may reach the port.",
+        "Header that a proxy sets to the logged-in user, such as X-Forwarded-User; only the proxy"
+        " may be able to reach the port.",
     ),
     host: list[str] | None = option(
-        "--host NAME", "A name under which the page may be reached; default: any, with --listen."
+        "--host NAME",
+        "A host name under which the page may be reached; default: any, with --listen.",
     ),
     mask: list[str] | None = option(
         "--mask PATH", "Do not show this column: key, value, value.user.email, headers."
@@ -393,7 +394,7 @@ def ui(
         raise click.BadParameter("--listen needs --token-variable or --proxy-header")
     wrong = [path for path in mask or () if path.partition(".")[0] not in _MASKABLE]
     if wrong:
-        raise click.BadParameter(f"--mask {wrong[0]!r} is no path in key, value or headers")
+        raise click.BadParameter(f"--mask {wrong[0]!r} is not a path in key, value or headers")
     with from_extra("ui", "clog ui", "starlette", "uvicorn"):
         from clog.cleaner.daemon.metrics import listening, quiet_server
         from clog.cli.page import Access, ShownLogs, application

@@ -43,10 +43,10 @@ from clog.cli.options import (
 from clog.cli.output import (
     counted,
     counting,
+    note_left_out,
     print_error,
     print_note,
     size,
-    tell_left_out,
     write_lines,
 )
 from clog.storage.types.rows import RECORD_COLUMNS
@@ -94,7 +94,7 @@ def _where(text: str) -> str:
 
 START = option("--from WHERE", _WHERE, _where, default="earliest")
 AS_TABLE = flag("--table", "Print only the latest value of each key, without deleted keys.")
-AT = option("--at VERSION", "The table as of this version.", integer())
+AT = option("--at VERSION", "Print the table as of this version.", integer())
 
 
 @command()
@@ -103,13 +103,13 @@ def consume(  # noqa: PLR0913 - one for each option
     *,
     start: str | None = option(
         "--from WHERE",
-        f"{_WHERE} With --reader, only where a new reader begins.",
+        f"{_WHERE} With --reader, only for a new reader.",
         _where,
         shown="earliest",
     ),
     partition: int | None = PARTITION,
     maximum: int | None = option("--max -n N", "Stop after this many records.", integer()),
-    follow: bool = flag("--follow -f", "At the end, wait for more records, until Ctrl-C."),
+    follow: bool = flag("--follow -f", "At the end, wait for more records until Ctrl-C."),
     poll: int = option(
         "--poll MS",
         "How often --follow polls; each poll is one small request.",
@@ -119,21 +119,21 @@ def consume(  # noqa: PLR0913 - one for each option
     table: bool = AS_TABLE,
     at: int | None = AT,
     key: list[str] | None = option(
-        "--key -k KEY", "Print only records of this key; may be given more than once."
+        "--key -k KEY", "Print only records with this key; may be repeated."
     ),
     reader: str | None = option(
         "--reader NAME",
-        "Continue where the reader of this name stopped, and record in the log how far it has read;"
-        " a new one begins at --from.",
+        "Continue where the reader of this name stopped, and record its progress in the log; a"
+        " new reader begins at --from.",
         _reader_name,
     ),
     hold: int | None = option(
         "--hold TIME",
-        "How long the cleaner waits for the reader after each time it reports, so that it misses no"
+        "How long after each report the cleaner waits for the reader, so that it misses no"
         " delete; at most the log's reader.hold.max.ms.",
         duration_given,
     ),
-    is_base64: bool = flag("--base64", "--key is given in base64, for keys that are no text."),
+    is_base64: bool = flag("--base64", "--key is base64, for keys that are not text."),
     line_format: str = option(
         LINE_FORMAT, "Format of the output lines.", choice("text", "jsonl"), default="text"
     ),
@@ -263,15 +263,15 @@ def _starts_of(
         return starts
     if where is not None:
         print_note(
-            f"reader {reader.name} goes on where it stopped: --from {where} is for a new reader,"
-            f" which it is after {forget}"
+            f"reader {reader.name} continues where it stopped: --from {where} is only for a new"
+            f" reader; to start over, run {forget}"
         )
     try:
         return {p: offset for p, offset in reader.next_offsets().items() if p in starts}
     except NotFoundError as e:
         raise NotFoundError(
-            f"reader {reader.name} cannot go on where it stopped, at {reader.position}: {e}; in the"
-            f" shell: {forget}, and then --from says where it begins"
+            f"reader {reader.name} cannot continue where it stopped, at {reader.position}: {e};"
+            f" to start over, run {forget}, and use --from"
         ) from e
 
 
@@ -320,7 +320,7 @@ def get(
     *,
     at: int | None = option("--at VERSION", "The values as of this version.", integer()),
     values: bool = flag("--values", "Print the values without their keys."),
-    is_base64: bool = flag("--base64", "The keys are given in base64, for keys that are no text."),
+    is_base64: bool = flag("--base64", "The keys are base64, for keys that are not text."),
     given: Given,
 ) -> Code | None:
     r"""Print the latest value of each key.
@@ -346,8 +346,9 @@ def get(
     unindexed = len({c.object.path for c in chunks if not c.object.index_bytes})
     if unindexed > _UNINDEXED_MAX:
         print_note(
-            f"the keys of {unindexed} objects were read, as small appends leave them:"
-            f' "clog clean {log.url} --roll" makes them few, with key indexes'
+            f"the keys of {unindexed} objects without key indexes were read, as small appends"
+            f' leave them: "clog clean {log.url} --roll" merges them into few objects with key'
+            " indexes"
         )
     if not missing:
         return None
@@ -412,18 +413,18 @@ def export(
     *,
     file_format: str | None = option(
         "--format parquet|csv|jsonl",
-        "Format of the file; default: by its ending.",
+        "Format of the file; default: by its extension.",
         choice("parquet", "csv", "jsonl"),
     ),
     table: bool = AS_TABLE,
     at: int | None = AT,
     start: str = START,
     partition: int | None = PARTITION,
-    strings: bool = flag("--strings", "Keys and values are text in Parquet, not binary."),
+    strings: bool = flag("--strings", "Write keys and values as text in Parquet, not binary."),
     is_base64: bool = flag(
-        "--base64", "Keys and values are base64 in CSV, for those that are no text."
+        "--base64", "Write keys and values as base64 in CSV, for those that are not text."
     ),
-    overwrite: bool = flag("--overwrite", "Replace a file that is there."),
+    overwrite: bool = flag("--overwrite", "Replace an existing file."),
     given: Given,
 ) -> None:
     r"""Write records to a Parquet, CSV or JSON lines file.
@@ -453,7 +454,7 @@ def export(
     total = None if table else record_count(log)
     records = 0
     if at is None:
-        tell_left_out(log)
+        note_left_out(log)
     with (
         counting("exporting", total) as more,
         _file(out) as stream,
@@ -463,14 +464,14 @@ def export(
             write(batch)
             records += batch.num_rows
             more(batch.num_rows)
-    told = f"exported {counted(records, 'record')}"
+    exported = f"exported {counted(records, 'record')}"
     if out == "-":
-        print_note(told)
+        print_note(exported)
         return
     stored = Path(out).stat().st_size
-    given.tell(
+    given.emit(
         {"url": log.url, "file": out, "records": records, "size_bytes": stored},
-        f"{told} to {out}, {size(stored)}",
+        f"{exported} to {out}, {size(stored)}",
     )
 
 
@@ -478,7 +479,7 @@ def _checked(out: str, file_format: str | None, *, overwrite: bool) -> str:
     """Returns the format to write; raises if the file cannot be created."""
     chosen = file_format or _BY_ENDING.get(Path(out).suffix.lower())
     if chosen is None:
-        raise click.BadParameter(f"the ending of {out!r} tells no format; give --format")
+        raise click.BadParameter(f"the extension of {out!r} does not imply a format; give --format")
     if out == "-":
         return chosen
     path = Path(out)
@@ -487,7 +488,7 @@ def _checked(out: str, file_format: str | None, *, overwrite: bool) -> str:
     if path.exists() and not path.is_file():
         raise click.BadParameter(f"{out!r} is not a file; give one, or - for standard output")
     if path.exists() and not overwrite:
-        raise click.BadParameter(f"{out} is there already; --overwrite replaces it")
+        raise click.BadParameter(f"{out} already exists; --overwrite replaces it")
     return chosen
 
 

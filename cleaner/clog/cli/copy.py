@@ -23,7 +23,7 @@ from clog.cli.options import (
     schema_file,
     storage_options,
 )
-from clog.cli.output import counted, counting, print_note, tell_left_out
+from clog.cli.output import counted, counting, note_left_out, print_note
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,14 +53,14 @@ def copy(
     *,
     partitions: int | None = option(
         "--partitions N",
-        "Number of partitions of the copy: records are placed by their keys. Default: that of the"
-        " source, each record in the partition it was in.",
+        "Number of partitions of the copy; records are placed by their keys. Default: that of the"
+        " source, where each record keeps its partition.",
         partition_count,
     ),
     config: list[str] | None = CONFIGS,
     given: Given,
     target_options: list[str] | None = option(
-        "--target-option KEY=VALUE", "As --option, for the target; default: those of the source."
+        "--target-option KEY=VALUE", "Like --option, for the target; default: those of the source."
     ),
 ) -> None:
     r"""Copy the records of a log into a new one.
@@ -85,10 +85,10 @@ def copy(
         schema=source.schema,
         storage=storage_options(target_options or given.options),
     )
-    tell_left_out(source)
+    note_left_out(source)
     done = _copied(source, made, by_key=partitions is not None or "partitioner" in own)
     made.alter({name: wanted.get(name) for name in _WHILE_COPYING})
-    given.tell(
+    given.emit(
         {"url": source.url, "target": made.url, "records": done},
         f"copied {counted(done, 'record')} of {source.url} to {made.url}",
     )
@@ -104,8 +104,10 @@ def _copied(source: "Log", made: "Log", *, by_key: bool) -> int:
                 done += records.num_rows
                 more(records.num_rows)
     except BaseException:
-        told = f"{made.url} has {counted(done, 'record')} of {total:,}: delete it, and copy again"
-        print_note(told)
+        message = (
+            f"{made.url} has {counted(done, 'record')} of {total:,}: delete it, and copy again"
+        )
+        print_note(message)
         raise
     return done
 
@@ -148,29 +150,30 @@ def convert(
     *,
     schema: Path | None = option(
         "--schema FILE",
-        "A JSON file with the types of keys and values; makes the target where there is none.",
+        "A JSON file with the types of keys and values; creates the target if it does not exist.",
         Path,
     ),
     avro_schema: list[str] | None = option(
         "--avro-schema [ID=]FILE",
-        "Values are Avro of the schema in this file. With ID they begin with Confluent's header,"
-        " and each id needs its file. Default: values are JSON.",
+        "Values are Avro with the schema in this file. With ID, they begin with Confluent's"
+        " header, and each id needs its file. Default: values are JSON.",
     ),
     key_avro_schema: list[str] | None = option(
         "--key-avro-schema [ID=]FILE",
-        "The same of keys. Default: text and binary are what they are, other keys JSON.",
+        "The same for keys. Default: text and binary keys are unchanged, other keys are JSON.",
     ),
     dead_letters: str | None = option(
         "--dead-letters URL",
-        "A log for records that do not fit, made where there is none. Default: such a record is an"
-        " error.",
+        "A log for records that do not fit, created if it does not exist. Default: such a record"
+        " is an error.",
     ),
     id: str | None = option(
-        "--id ID", "Under which the target keeps how far it has come; default: one by the source."
+        "--id ID",
+        "Name under which the target records its progress; default: derived from the source.",
     ),
     partitions: int | None = option(
         "--partitions N",
-        "Number of partitions of a target that is made. Default: that of the source.",
+        "Number of partitions of a new target. Default: that of the source.",
         partition_count,
     ),
     config: list[str] | None = CONFIGS,
@@ -205,13 +208,13 @@ def convert(
             wanted,
         )
     letters = None if dead_letters is None else _made(given, dead_letters, 1, _LETTERS_KEPT)
-    tell_left_out(source)
+    note_left_out(source)
     with counting("converting", record_count(source)) as more:
         done = run(source, made, **decoders, dead_letters=letters, id=id, more=more)
-    told = f"converted {counted(done.records, 'record')} of {source.url} into {made.url}"
+    message = f"converted {counted(done.records, 'record')} of {source.url} into {made.url}"
     if letters is not None:
-        told += f"; {counted(done.dead_letters, 'dead letter')} in {letters.url}"
-    given.tell({"url": source.url, "target": made.url, **asdict(done)}, told)
+        message += f"; {counted(done.dead_letters, 'dead letter')} in {letters.url}"
+    given.emit({"url": source.url, "target": made.url, **asdict(done)}, message)
 
 
 def _made(
@@ -230,8 +233,8 @@ def _made(
         found = given.open(url)
     if schema is not None and found.schema != schema:
         raise InvalidInputError(
-            f"{found.url} has another schema than the file; leave --schema out to use it, or bring"
-            " the log to it with clog alter --schema"
+            f"{found.url} has a schema other than the file's; leave out --schema to use the"
+            " log's, or change the log with clog alter --schema"
         )
     return found
 
@@ -244,7 +247,7 @@ def _avro(files: list[str]) -> "Decode":
         number, sign, path = named.partition("=")
         if not (sign and number.isascii() and number.isdigit()):
             if len(files) > 1:
-                raise click.BadParameter("give one schema of Avro, or each as ID=FILE")
+                raise click.BadParameter("give one Avro schema, or each as ID=FILE")
             return avro_values(_json_of(named))
         by_id[int(number)] = _json_of(path)
     return avro_values(by_id=by_id)

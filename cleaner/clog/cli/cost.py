@@ -179,10 +179,10 @@ def _prices(text: str) -> Prices:
         given = json.loads(Path(text).read_text("utf-8"))
     except (OSError, ValueError) as e:
         raise click.BadParameter(
-            f"{text!r:.100} is not one of {', '.join(PRICES)}, nor a file with {form}"
+            f"{text!r:.100} is neither one of {', '.join(PRICES)} nor a file with {form}"
         ) from e
     if not isinstance(given, dict) or {*given, "source"} != set(Prices._fields):
-        raise click.BadParameter(f"{text} does not hold {form}")
+        raise click.BadParameter(f"{text} does not contain {form}")
     texts = ("name", "as_of", "source")
     for name, value in given.items():
         is_right = isinstance(value, str) if name in texts else type(value) in (int, float)
@@ -224,7 +224,7 @@ def cost(
     """
     log = given.open(url)
     found = bill(log, prices, trigger_ms=trigger, readers=readers, commits=commits)
-    given.tell(found.as_json(), lambda: _print(found))
+    given.emit(found.as_json(), lambda: _print(found))
 
 
 class Bill(NamedTuple):

@@ -94,7 +94,7 @@ def describe(url: str = URL, *, partition: int | None = PARTITION, given: Given)
                 console.print(part)
 
     shown = [d | {"next_action": actions[d["partition"]]} for d in details]
-    given.tell(dated(found | {"partition_details": shown}), draw)
+    given.emit(dated(found | {"partition_details": shown}), draw)
 
 
 @command()
@@ -130,7 +130,7 @@ def offsets(
     left_out = "stable_offset" if stable == ends else None  # Usually nothing is undecided.
     shown = [{name: n for name, n in row.items() if name != left_out} for row in rows]
     document = {"url": log.url, "time_ms": time_ms, "partitions": rows}
-    given.tell(document, lambda: _print(shown))
+    given.emit(document, lambda: _print(shown))
 
 
 @command()
@@ -148,7 +148,7 @@ def segments(url: str = URL, *, partition: int | None = PARTITION, given: Given)
             _print([_readable(row) for row in rows], title=f"partition {p}")
 
     rows = [{"partition": p} | row for p, rows in found.items() for row in rows]
-    given.tell(dated({"url": log.url, "segments": rows}), draw)
+    given.emit(dated({"url": log.url, "segments": rows}), draw)
 
 
 def _partitions(log: "Log", partition: int | None) -> Sequence[int]:
@@ -550,7 +550,7 @@ def readers(
     url: str = URL,
     *,
     forget: list[str] | None = option(
-        "--forget NAME", "Forget this reader and its position; may be given more than once."
+        "--forget NAME", "Forget this reader and its position; may be repeated."
     ),
     given: Given,
 ) -> None:
@@ -581,7 +581,7 @@ def readers(
         print_table(table(_COLUMNS, rows, right=_COLUMNS[1:]))
 
     shown = [asdict(reader) | {"position": dict(reader.position)} for reader in found]
-    given.tell(dated({"url": log.url, "readers": shown, "forgotten": forget or []}), draw)
+    given.emit(dated({"url": log.url, "readers": shown, "forgotten": forget or []}), draw)
 
 
 def _forget(log: "Log", names: list[str]) -> None:
@@ -593,7 +593,7 @@ def _forget(log: "Log", names: list[str]) -> None:
         if name not in known:
             there = ", ".join(sorted(known)) or "none"
             raise InvalidInputError(
-                f"{log.url} has no reader {name!r}; nobody was forgotten; there are: {there}"
+                f"{log.url} has no reader {name!r}; no reader was forgotten; the log has: {there}"
             )
     for name in names:
         log.forget_reader(name)
@@ -642,14 +642,14 @@ def transactions(
     clog transactions ./orders --abort billing
     """
     if force and abort is None:
-        raise click.BadParameter("--force goes with --abort ID")
+        raise click.BadParameter("--force requires --abort ID")
     from clog.storage.transactions.several import finish_all
 
     log = given.open(url)
     ended = [] if abort is None else log.abort_transaction(abort, force=force)
     log.handle.refresh()
     waiting = finish_all(log.handle)
-    given.tell(
+    given.emit(
         {
             "url": log.url,
             "ended": [_shown(info) for info in ended],
@@ -657,9 +657,9 @@ def transactions(
         },
         [
             *(f"ended transaction {i.number} of {i.id!r}, which was {i.state}" for i in ended),
-            *(f"{transaction_words(_shown(w.info))}; it waits: {w.reason}" for w in waiting),
+            *(f"{transaction_words(_shown(w.info))}; waiting: {w.reason}" for w in waiting),
         ]
-        or "every transaction has ended",
+        or "no open transactions",
     )
 
 
@@ -680,30 +680,28 @@ def _shown(info: "TransactionInfo") -> "TransactionDescription":
 def snapshot(
     url: str = URL,
     name: str | None = argument(
-        "[NAME]", "The name of the new cut; without one, list.", default=None
+        "[NAME]", "Name of the new cut; without one, cuts are listed.", default=None
     ),
     *,
     keep: int | None = option(
         "--keep DURATION",
-        "How long it is kept, such as 90d; default: until it is dropped.",
+        "How long to keep it, such as 90d; default: until it is dropped.",
         duration_given,
     ),
     publish: list[str] | None = option(
         f"--publish {FORMAT_NAMES}",
-        "Publish each log at its version in the cut, for engines that read these; may be given more"
-        " than once.",
+        "Publish each log at its version in the cut, for engines that read these; may be repeated.",
         choice(*FORMATS),
     ),
     without: list[str] | None = option(
         "--without LOG",
-        "URL or id of a log that is gone for good: this cut and later ones leave it out; may be"
-        " given more than once.",
+        "URL or id of a log that no longer exists: this cut and later ones leave it out; may be"
+        " repeated.",
     ),
-    drop: str | None = option("--drop NAME", "Drop this cut: nothing is kept for it any more."),
+    drop: str | None = option("--drop NAME", "Drop this cut: nothing is kept for it from then on."),
     force: bool = flag(
         "--force",
-        "With --drop: URL is a log that keeps a version for the cut of a home that is gone for"
-        " good.",
+        "With --drop: URL is a log that keeps a version for a cut whose home no longer exists.",
     ),
     given: Given,
 ) -> None:
@@ -722,16 +720,16 @@ def snapshot(
     if name is not None and drop is not None:
         raise click.BadParameter("give NAME or --drop NAME")
     if force and drop is None:
-        raise click.BadParameter("--force goes with --drop NAME")
+        raise click.BadParameter("--force requires --drop NAME")
     if name is None and (keep is not None or without or publish):
-        raise click.BadParameter("--keep, --publish and --without go with NAME")
+        raise click.BadParameter("--keep, --publish and --without require NAME")
     from clog.storage.cuts import cuts_of, drop_cut, name_cut, views_of
 
     home, said = given.open(url).handle, []
     views: dict[str, dict[str, int]] = {}
     if name is not None:
         cut = name_cut(home, name, keep, publish=publish or (), without=without or ())
-        said.append(f"named the cut {cut.name} over {counted(len(cut.logs), 'log')}")
+        said.append(f"created the cut {cut.name} over {counted(len(cut.logs), 'log')}")
         views = views_of(home, cut) if publish else {}
     if drop is not None:
         drop_cut(home, drop, force=force)
@@ -754,4 +752,4 @@ def snapshot(
     names = ("name", "time_ms", "until_ms", "logs")
     shown = [{name: getattr(one, name) for name in names} for one in found]
     document = {"url": home.store.url, "cuts": dated(shown), "views": views, "dropped": drop}
-    given.tell(document, draw)
+    given.emit(document, draw)

@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 _SCHEMA = option("--schema FILE", "A JSON file with the types of keys and values.", Path)
 _COLUMNS = ("log", "policy", "partitions", "version", "records", "stored", "dirtiest", "last")
-_DONE = {"add": "added", "widen": "widened", "relax": "may be null now:"}
+_DONE = {"add": "added", "widen": "widened", "relax": "nullable now:"}
 
 
 @command()
 def delete(
     url: str = URL,
     *,
-    yes: bool = flag("--yes -y", "Do not ask."),
+    yes: bool = flag("--yes -y", "Do not ask for confirmation."),
     dry_run: bool = DRY_DELETE,
     given: Given,
 ) -> None:
@@ -76,7 +76,7 @@ def delete(
     from clog.storage.store.opening import remove_empty_folders
 
     if not (yes or dry_run or sys.stdin.isatty()):
-        raise click.BadParameter("--yes is needed where nobody can be asked")
+        raise click.BadParameter("--yes is required when there is no terminal to ask on")
     # Nothing is created here, so the filesystem need not have exclusive creates.
     store = open_store(url, given.storage, probe=False)
     with waiting_for(url, given.storage):
@@ -88,13 +88,13 @@ def delete(
         remove_empty_folders(url, given.storage)
     shown = {"log_id": found.log_id, "files": len(found.files), "size_bytes": found.size_bytes}
     verb = "would delete" if dry_run else "deleted"
-    given.tell({"url": store.url, "dry_run": dry_run} | shown, f"{verb} {_what(store.url, found)}")
+    given.emit({"url": store.url, "dry_run": dry_run} | shown, f"{verb} {_what(store.url, found)}")
 
 
 def _what(url: str, found: "Doomed") -> str:
     files = f"{counted(len(found.files), 'file')}, {size(found.size_bytes)}"
     if found.log_id is None:
-        return f"what is left at {url} of logs that were deleted: {files}"
+        return f"the remains of deleted logs at {url}: {files}"
     return f"the log at {url}: {files}"
 
 
@@ -104,7 +104,7 @@ def ls(
         "[PREFIX]", "A folder, or any fsspec URL; default: this folder.", default="."
     ),
     *,
-    long: bool = flag("--long -l", "Also open each log, and show what it is."),
+    long: bool = flag("--long -l", "Also open each log and show its details."),
     given: Given,
 ) -> Code | None:
     r"""List the logs below a folder.
@@ -137,9 +137,9 @@ def ls(
             for url in urls:
                 say(url)
 
-    given.tell({"prefix": prefix, "logs": rows}, draw)
+    given.emit({"prefix": prefix, "logs": rows}, draw)
     for folder, why in found.unlisted.items():
-        print_error(f"logs below {redact(folder)} are not listed: {why}")
+        print_error(f"logs below {redact(folder)} cannot be listed: {why}")
     return Code.FAILED if found.unlisted else None
 
 
@@ -193,7 +193,8 @@ def create(
     config: list[str] | None = CONFIGS,
     schema: Path | None = _SCHEMA,
     feature: list[str] | None = option(
-        "--feature NAME", "Create it with this feature (clog upgrade lists them); repeatable."
+        "--feature NAME",
+        "Create the log with this feature (clog upgrade lists them); may be repeated.",
     ),
     given: Given,
 ) -> None:
@@ -216,7 +217,7 @@ def create(
             addable(name)
     wanted = schema_file(schema)
     log = given.create(url, partitions, configs(config), schema=wanted, features=feature or ())
-    given.tell(
+    given.emit(
         {"url": log.url, "partitions": log.partitions, "config": log.config},
         f"created {log.url} with {counted(partitions, 'partition')}",
     )
@@ -257,10 +258,10 @@ def alter(
     before = log.config
     after = log.alter(changes)
     changed = {name: [before[name], after[name]] for name in after if before[name] != after[name]}
-    given.tell(
+    given.emit(
         {"url": log.url, "changed": changed, "config": after},
         [_change(name, *both) for name, both in changed.items()]
-        or "nothing changed: the configs had these values already",
+        or "nothing changed: the configs already had these values",
     )
 
 
@@ -289,10 +290,10 @@ def _evolve(log: "Log", wanted: "pa.Schema", given: Given) -> None:
         log.evolve(**changes)
     named = {name: list(found) for name, found in changes.items()}
     words = schema_words(log.handle.tip.head.log.schema)
-    given.tell(
+    given.emit(
         {"url": log.url, "evolved": named, "schema": words},
         [f"{_DONE[name]} {', '.join(paths)}" for name, paths in named.items()]
-        or "nothing changed: the log has this schema already",
+        or "nothing changed: the log already has this schema",
     )
 
 
@@ -300,7 +301,7 @@ def _evolve(log: "Log", wanted: "pa.Schema", given: Given) -> None:
 def upgrade(
     url: str = URL,
     *,
-    feature: list[str] | None = option("--feature NAME", "Add this feature; repeatable."),
+    feature: list[str] | None = option("--feature NAME", "Add this feature; may be repeated."),
     given: Given,
 ) -> None:
     r"""List the features of a log, or add some, permanently.
@@ -332,9 +333,11 @@ def upgrade(
     ]
     if feature:
         lines = [
-            f"added {', '.join(added)}" if added else "nothing to add: the log has all of them"
+            f"added {', '.join(added)}"
+            if added
+            else "nothing to add: the log has all of these features"
         ]
-    given.tell(
+    given.emit(
         {"url": log.url, "added": added, "features": [asdict(f) for f in features]},
         map(str.rstrip, lines),
     )
@@ -355,9 +358,9 @@ def reset_times(url: str = URL, *, given: Given) -> None:
 
     log = given.open(url)
     ahead_ms = set_back(log.handle)
-    given.tell(
+    given.emit(
         {"url": log.url, "ahead_ms": ahead_ms},
-        f"set back by {count(ahead_ms)} ms" if ahead_ms else "nothing to do: no time is ahead",
+        f"set back by {count(ahead_ms)} ms" if ahead_ms else "nothing to do: no timestamp is ahead",
     )
 
 
@@ -366,7 +369,7 @@ def delete_records(
     url: str = URL,
     before: list[str] = argument(
         "PARTITION:OFFSET",
-        "The first offset to keep in a partition; end (or -1) deletes all records in it.",
+        "The first offset to keep in a partition; end (or -1) deletes all of its records.",
     ),
     *,
     given: Given,
@@ -383,7 +386,7 @@ def delete_records(
     log = given.open(url)
     starts = log.delete_records(wanted)
     rows = [{"partition": p, "start_offset": start} for p, start in starts.items()]
-    given.tell(
+    given.emit(
         {"url": log.url, "partitions": rows},
         (f"partition {p} starts at offset {count(start)}" for p, start in starts.items()),
     )
@@ -395,11 +398,11 @@ def publish(
     *,
     formats: list[str] | None = option(
         f"--format {FORMAT_NAMES}",
-        "May be repeated. Default: as table.publish says, else delta.",
+        "May be repeated. Default: the log's table.publish, or delta.",
         choice(*FORMATS),
     ),
-    withdraw: bool = flag("--withdraw", "take the views back: they show nothing from then on"),
-    force: bool = flag("--force", "with --withdraw: also where the store lets nobody write them"),
+    withdraw: bool = flag("--withdraw", "withdraw the views: they are empty from then on"),
+    force: bool = flag("--force", "with --withdraw: also if the store does not allow writing them"),
     given: Given,
 ) -> None:
     r"""Publish the table for other engines.
@@ -414,14 +417,14 @@ def publish(
     clog publish ./orders --format delta --withdraw
     """
     if force and not withdraw:
-        raise click.BadParameter("--force goes with --withdraw")
+        raise click.BadParameter("--force requires --withdraw")
     log = given.open(url)
     configured = [name for name in log.config["table.publish"].split(",") if name != "none"]
     if withdraw:
         _withdraw(log, formats, configured, given, force=force)
         return
     made = {name: log.publish(name) for name in formats or configured or ["delta"]}
-    given.tell(
+    given.emit(
         {"url": log.url, "views": [{"format": name} | asdict(done) for name, done in made.items()]},
         (
             f"{'published' if done.published else 'already published'} version {done.version} as"
@@ -451,18 +454,18 @@ def _withdraw(
     for name, done in taken.items():
         lines.append(_withdrawn(name, done))
         if done.table_version is not None and name in configured:
-            lines.append(f"table.publish still names {name}: the cleaner publishes it again")
-    given.tell({"url": log.url, "views": shown}, lines)
+            lines.append(f"table.publish still names {name}: the cleaner will publish it again")
+    given.emit({"url": log.url, "views": shown}, lines)
 
 
 def _withdrawn(name: str, done: "WithdrawResult") -> str:
     if done.given_up:
         return (
-            f"gave up the {name} view: what it names will be deleted, also under a publisher that"
-            " is asleep"
+            f"abandoned the {name} view: its files will be deleted, even if a suspended publisher"
+            " still needs them"
         )
     if done.table_version is None:
         return f"there is no {name} view"
     what = "withdrew" if done.withdrawn else "already withdrawn:"
-    kept = "; what its older versions need is kept for file.delete.delay.ms" if done.is_kept else ""
-    return f"{what} the {name} table, version {done.table_version} shows nothing{kept}"
+    kept = "; files of its older versions are kept for file.delete.delay.ms" if done.is_kept else ""
+    return f"{what} the {name} table; its version {done.table_version} is empty{kept}"

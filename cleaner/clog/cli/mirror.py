@@ -45,45 +45,46 @@ _REGISTRY_ENVIRONMENT = "CLOG_REGISTRY_OPTIONS"
 
 _PARTITIONS = option(
     "--partitions N",
-    "Number of partitions of a log that is made; more than the topic has are room for its growth."
-    " Default: that of the topic.",
+    "Number of partitions of a new log; more than the topic has let the topic grow. Default: that"
+    " of the topic.",
     partition_count,
 )
 _FOLLOW_START = flag(
     "--follow-start",
-    "Let the log start offset follow the topic's: what retention or deleted records removed there"
-    " goes here, too. Default: the log's own configs decide.",
+    "Let the log start offset follow the topic's, so that records removed there by retention or"
+    " on request are removed here too. Default: the log's own configs decide.",
 )
 _SKIP_PURGED = flag(
     "--skip-purged",
-    "Go on behind records that were removed, by retention or on request, before they were taken."
-    " Default: an error.",
+    "Skip records that retention or a request removed before they were mirrored. Default: an"
+    " error.",
 )
 _FROM_BOUND = flag(
     "--from-bound",
-    "To a topic: where Kafka has forgotten how far the log was sent, go on where it was at least;"
-    " some records are then sent twice. Default: an error.",
+    "To a topic: if Kafka has forgotten how far the log was sent, continue from the last known"
+    " offset; some records are then sent twice. Default: an error.",
 )
 _END = flag(
     "--end",
-    "End the mirror, permanently: take what there is, see that nothing is written to the topic for"
-    " ten seconds, and let others append to the log.",
+    "End the mirror permanently: mirror what is left, check that nothing is written to the topic"
+    " for ten seconds, and let others append to the log.",
 )
-_FORCE = flag("--force", "With --end: without a look at the topic, which may be gone.")
+_FORCE = flag("--force", "With --end: do not access the topic, which may be gone.")
 _VERIFY = flag(
     "--verify",
-    "Mirror nothing, but compare log and topic: every offset that both have, and the last value of"
-    " each key. What cleaners may remove is no difference. Exit code 1 if there are some. A log of"
-    " columns needs --decode as its mirror has it.",
+    "Mirror nothing, but compare log and topic: every offset that both have, and the last value"
+    " of each key. Records that cleaners may remove do not count as differences. Exit code 1 if"
+    " there are any. A typed log needs the same --decode as its mirror.",
 )
 _WAIT = option(
     "--wait TIME",
-    "How long brokers may not answer before the command ends. Default: 1min; after 5 s it says so.",
+    "How long to wait for brokers that do not answer. Default: 1min; after 5 s a message is"
+    " printed.",
     duration_given,
 )
 _TO_A_TOPIC: Final = (
-    "to a topic a log is sent with --once, --skip-purged, --from-bound, --wait and --kafka-option;"
-    " omit the other options"
+    "sending a log to a topic takes only --once, --skip-purged, --from-bound, --wait and"
+    " --kafka-option; omit the other options"
 )
 _KAFKA_OPTIONS = option(
     "--kafka-option KEY=VALUE",
@@ -97,13 +98,13 @@ _DECODE = option(
 )
 _DECODE_KEY = option(
     "--decode-key FORMAT",
-    "Keys are bytes, string, json, avro, protobuf or connect-json. Default: bytes; of Debezium as"
-    " its values.",
+    "Keys are bytes, string, json, avro, protobuf or connect-json. Default: bytes; with Debezium,"
+    " as its values.",
 )
 _SCHEMA = option(
     "--schema FILE",
-    "A JSON file with the types of keys and values of a log that is made. Default: what the topic's"
-    " schemas say.",
+    "A JSON file with the types of keys and values of a new log. Default: from the topic's"
+    " schemas.",
     Path,
 )
 _REGISTRY = option("--registry URL", "The schema registry, for Avro and Protobuf.")
@@ -113,17 +114,17 @@ _REGISTRY_OPTIONS = option(
     f" secrets in ${_REGISTRY_ENVIRONMENT}, a JSON object. Values are never shown.",
 )
 _ENVELOPE = flag(
-    "--envelope", "Keep Debezium's whole change as the value. Default: the row after it."
+    "--envelope", "Keep Debezium's whole change as the value. Default: the row after the change."
 )
 _DEAD_LETTERS = option(
     "--dead-letters URL",
-    "A log for records that cannot be decoded, made where there is none; of a pattern the folder of"
-    " these logs. Default: such a record is an error.",
+    "A log for records that cannot be decoded, created if it does not exist; for a pattern, the"
+    " folder of these logs. Default: such a record is an error.",
 )
 _REPLAY = flag(
     "--replay",
-    "Play dead letters again: SOURCE is their log, and what decodes by now is appended to URL, a"
-    " typed log that mirrors nothing, or no longer.",
+    "Replay dead letters: SOURCE is their log, and those that can be decoded now are appended to"
+    " URL, a typed log that is not, or no longer, a mirror.",
 )
 
 
@@ -133,9 +134,9 @@ def mirror(  # noqa: PLR0913 - one for each option
         "SOURCE",
         "kafka://HOST:PORT/TOPIC; TOPIC may be a pattern: orders-*. Or a log, to send to a topic.",
     ),
-    url: str = argument("URL", "The log; of a pattern the folder of the logs. Or the topic."),
+    url: str = argument("URL", "The log; for a pattern, the folder of the logs. Or the topic."),
     *,
-    once: bool = flag("--once", "Take what is there now, then stop. Default: follow."),
+    once: bool = flag("--once", "Stop after the records that exist now. Default: follow."),
     end: bool = _END,
     force: bool = _FORCE,
     verify: bool = _VERIFY,
@@ -177,12 +178,12 @@ def mirror(  # noqa: PLR0913 - one for each option
     is_back = url.startswith(SCHEME) and not source.startswith(SCHEME)
     _refuse(
         {
-            "--replay needs --decode, to say how letters are decoded": replay and not decoding,
+            "--replay needs --decode, which says how letters are decoded": replay and not decoding,
             _TO_A_TOPIC: is_back
             and any((end, force, verify, follow_start, partitions, config, decoding)),
-            "--from-bound is for a log that is sent to a topic": from_bound and not is_back,
+            "--from-bound is only for sending a log to a topic": from_bound and not is_back,
             "--force needs --end": force and not end,
-            "--dead-letters needs --decode: bytes are never any": dead_letters and not decoding,
+            "--dead-letters needs --decode: bytes always decode": dead_letters and not decoding,
         }
     )
     if replay and decoding:
@@ -223,7 +224,7 @@ def _followed(given: Given, source: str, url: str, **settings: Any) -> Code | No
             on_progress=on_progress,
             should_stop=should_stop,
         )
-    given.tell(_as_json(done), lambda: _say(done))
+    given.emit(_as_json(done), lambda: _say(done))
     return Code.INTERRUPTED if should_stop() else None
 
 
@@ -253,7 +254,7 @@ def _decoding(
     """Returns how to decode records, by the options; None: they stay bytes."""
     if values is None:
         if keys or schema or registry or registry_option or envelope:
-            raise click.BadParameter("--decode says how values are decoded; give it, too")
+            raise click.BadParameter("--decode says how values are decoded; give it as well")
         return None
     from clog.bridge import Decoding
     from clog.bridge.decoding import Decoder
@@ -284,10 +285,10 @@ def _replay(source: str, url: str, decoding: "Decoding", given: Given) -> Code |
             **given.reach,
             on_progress=more,
         )
-    told = f"appended {counted(done.records, 'record')} of {source} to {done.url}"
+    message = f"appended {counted(done.records, 'record')} of {source} to {done.url}"
     if done.superseded:
-        told += f"; {count(done.superseded)} superseded by later records of their keys"
-    given.tell(asdict(done), f"{told}; {counted(done.dead_letters, 'dead letter')} left")
+        message += f"; {count(done.superseded)} superseded by later records of their keys"
+    given.emit(asdict(done), f"{message}; {counted(done.dead_letters, 'dead letter')} left")
     return None
 
 
@@ -298,16 +299,16 @@ def _verify(given: Given, source: str, url: str, **settings: Any) -> Code | None
     with counting("comparing", None) as more:
         found = run(source, url, **settings, storage_options=given.storage, on_progress=more)
     summary = (
-        f"{counted(found.same, 'offset')} that both have, the same records;"
-        f" {count(found.only_topic)} only in the topic and {count(found.only_log)} only in the log,"
-        f" as they may; {counted(found.keys, 'key')} with the same last value"
+        f"{counted(found.same, 'offset')} with the same records in both;"
+        f" {count(found.only_topic)} only in the topic and {count(found.only_log)} only in the"
+        f" log, as allowed; {counted(found.keys, 'key')} with the same last value"
     )
     if found.undecodable:
         summary += f"; {counted(found.undecodable, 'offset')} that do not decode"
     differences = [
         f"offset {one.offset} of partition {one.partition} {one.why}" for one in found.differences
     ]
-    given.tell(asdict(found), [summary, *differences])
+    given.emit(asdict(found), [summary, *differences])
     return Code.FAILED if found.differences else None
 
 
@@ -330,7 +331,7 @@ def _send(given: Given, url: str, target: str, **settings: Any) -> Code | None:
             should_stop=should_stop,
         )
     ends = ", ".join(f"{p}: {offset}" for p, offset in sorted(done.offsets.items()))
-    given.tell(
+    given.emit(
         {**asdict(done), "lag": done.lag},
         f"sent {counted(done.records, 'record')} of {done.url} to {done.topic}; up to {ends};"
         f" {counted(done.lag, 'offset')} behind",
@@ -341,7 +342,7 @@ def _send(given: Given, url: str, target: str, **settings: Any) -> Code | None:
 @contextmanager
 def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Mirrored], None]]":
     """Yields a function that shows the progress: a bar, or lines if there is no terminal."""
-    tell = each_minute(json=given.json)
+    emit = each_minute(json=given.json)
     with progress(hidden=given.json) as bars:
         bar = bars.add_task("mirroring", total=None)
 
@@ -349,7 +350,7 @@ def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Mirrored], None]]
             has = sum(sum(topic.offsets.values()) for topic in done.topics.values())
             bars.update(bar, description=_pace(done), completed=has, total=has + done.lag)
             if bars.disable and not once:
-                tell(lambda: _as_json(done), lambda: _pace(done))
+                emit(lambda: _as_json(done), lambda: _pace(done))
 
         yield on_progress
 
@@ -379,16 +380,16 @@ def _notes(topic: "MirroredTopic") -> "Iterator[str]":
         waiting = ", ".join(f"{p}: {n}" for p, n in sorted(topic.undecided.items()))
         yield f"offsets behind transactions that have not ended, by partition: {waiting}"
     if topic.keyless:
-        yield f"left out, as a compacted log takes no record without a key: {topic.keyless}"
+        yield f"left out, because a compacted log has no records without a key: {topic.keyless}"
     if topic.clamped:
         yield (
-            f"timestamps that a log cannot hold, moved to the nearest it can: {topic.clamped}; the"
-            " header clog.mirror.timestamp has what they were"
+            "timestamps that a log cannot store, changed to the nearest possible one:"
+            f" {topic.clamped}; the header clog.mirror.timestamp has the original"
         )
     if topic.dead_letters:
-        yield f"among the dead letters, as they cannot be decoded: {topic.dead_letters}"
+        yield f"written to the dead letters, because they cannot be decoded: {topic.dead_letters}"
     for name, why in topic.configs_left.items():
-        yield f"config {name} is not taken over: {why}"
+        yield f"config {name} is not copied: {why}"
 
 
 def _as_json(done: "Mirrored") -> dict[str, Any]:

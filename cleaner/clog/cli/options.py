@@ -115,7 +115,7 @@ def duration_given(text: str | int) -> int:
         return units.duration_ms(str(text))
     except ValueError:
         raise click.BadParameter(
-            f"{quoted(str(text))} is not a length of time; use 90s, 15min, 8h or 7d"
+            f"{quoted(str(text))} is not a duration; use 90s, 15min, 8h or 7d"
         ) from None
 
 
@@ -250,6 +250,28 @@ def local_logs(begun: str) -> list[str]:
     return sorted(found)
 
 
+@contextmanager
+def _nearby(url: str) -> Iterator[None]:
+    """Adds which logs are near a local path to the error that none is there; elsewhere it costs."""
+    from clog.storage.errors import NotFoundError
+
+    try:
+        yield
+    except NotFoundError as e:
+        if type(e) is not NotFoundError or "://" in url:
+            raise
+        path = Path(url).absolute()
+        inside = [above for above in (path, *path.parents) if (above / "_clog/log").exists()]
+        if inside and "_clog" in path.parts:
+            raise NotFoundError(f"no log at {path}, but files of the log at {inside[0]}") from e
+        if not (below := local_logs(f"{url.rstrip('/')}/")):
+            raise
+        more = f" and {len(below) - _NAMED_MAX} more" if len(below) > _NAMED_MAX else ""
+        shown = ", ".join(below[:_NAMED_MAX])
+        raise NotFoundError(f"no log at {path}; there are logs below: {shown}{more}") from e
+
+
+_NAMED_MAX = 3
 _COMPLETED_MAX = 1000
 URL = argument(
     "URL",
@@ -272,11 +294,11 @@ _OPTIONS = option(
 )
 _SINGLE_WRITER = flag(
     "--single-writer",
-    "Write to a filesystem without exclusive create; no other process may ever write to the log.",
+    "Allow a filesystem without exclusive create; no other process may ever write to the log.",
 )
 _TIMEOUT = option(
     "--timeout TIME",
-    "End the command, in order, if it takes longer than this, such as 30s or 5min.",
+    "End the command cleanly if it takes longer than this, such as 30s or 5min.",
     duration_given,
 )
 _JSON = flag("--json", "Print JSON.")
@@ -303,7 +325,7 @@ class Given(NamedTuple):
         """Opens a log, and reports a long wait; ``to_read`` ignores the options for writers."""
         from clog.storage import Log
 
-        with waiting_for(url, self.storage):
+        with waiting_for(url, self.storage), _nearby(url):
             return Log.open(url, self.storage, single_writer=self.single_writer and not to_read)
 
     def create(
@@ -328,7 +350,7 @@ class Given(NamedTuple):
                 single_writer=self.single_writer,
             )
 
-    def tell(self, document: Any, people: str | Iterable[str] | Callable[[], None]) -> None:
+    def emit(self, document: Any, people: str | Iterable[str] | Callable[[], None]) -> None:
         """Prints the JSON document, or for people lines, or what a function prints."""
         if self.json:
             print_json(document)
@@ -401,7 +423,7 @@ def ending_after(timeout_ms: int | None) -> Iterator[None]:
             from clog.storage.config.units import duration
 
             took = duration(timeout_ms)
-            print_error(f"the command took longer than --timeout {took}, and was ended")
+            print_error(f"the command took longer than --timeout {took} and was ended")
 
 
 def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
@@ -416,6 +438,8 @@ def usage_errors() -> Iterator[None]:
     try:
         yield
     except InvalidInputError as e:
+        if isinstance(e.__cause__, ImportError):
+            raise  # A package is missing; the command line is right.
         raise click.BadParameter(str(e)) from None
 
 
@@ -450,8 +474,8 @@ def waiting_for(url: str, options: Mapping[str, object]) -> "Iterator[Callable[[
     given = [options.get("endpoint_url"), inner, *map(os.environ.get, _ENDPOINTS)]
     address = next((f" at {redact(str(found))}" for found in given if found), "")
     text = (
-        f"still waiting for {redact(url)}{address} after {PATIENCE_S:g} s; the store's client gives"
-        " up by itself, after minutes; Ctrl-C ends it now"
+        f"still waiting for {redact(url)}{address} after {PATIENCE_S:g} s; the store's client"
+        " gives up after some minutes; Ctrl-C ends the command now"
     )
     # In the context of the waiting thread, as the timer has its own thread.
     timer = threading.Timer(PATIENCE_S, copy_context().run, (print_note, text))
@@ -581,7 +605,7 @@ def parse_offsets(given: Iterable[str]) -> dict[int, int]:
                 f"{quoted(text)} is not PARTITION:OFFSET, such as 0:25 or 0:end"
             ) from None
         if p in out:
-            raise click.BadParameter(f"partition {p} is named twice")
+            raise click.BadParameter(f"partition {p} is given twice")
         out[p] = at
     return out
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clog.storage import Log
 
 _TABLE_WIDTH_MAX = 10_000
-_TOLD_MS = 60_000
+_REPORT_MS = 60_000
 """How often progress is reported where no bar shows it."""
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Control characters, ends of lines and paragraphs, and overrides and isolates of direction."""
@@ -42,15 +42,26 @@ ERRORS_AS: ContextVar[Literal["text", "json", "log"]] = ContextVar("ERRORS_AS", 
 
 _HINTS = {
     "not_found": 'check the URL and the name; "clog ls" lists logs',
-    "version_expired": '"clog describe" shows the readable versions, "clog verify" what is gone',
-    "offset_out_of_range": 'see the ranges there are with "clog offsets"',
-    "already_exists": 'look at it with "clog describe"',
-    "commit_state_unknown": 'look with "clog describe"; with --producer-id, produce again',
+    "version_expired": '"clog describe" shows the readable versions, "clog verify" what is missing',
+    "offset_out_of_range": '"clog offsets" shows the existing ranges',
+    "already_exists": 'check the log with "clog describe"',
+    "commit_state_unknown": 'check with "clog describe"; with --producer-id, produce again',
     "unsupported_filesystem": "--single-writer, where no other process ever writes to the log",
     "store_unavailable": "check the URL and its --option settings, then try again",
-    "corruption": 'find the extent with "clog verify"; delete nothing',
+    "corruption": '"clog verify" shows the extent; delete nothing',
 }
 """The next step on the command line, by kind of error, for messages without one."""
+NO_ROOM = "free space on the log's disk, or raise its quota"
+_IN_SHELL = {
+    "open it with Log.open, pass exist_ok=True to open it if it exists": "use it",
+    'Log.create or "clog create"': '"clog create"',
+    "open with single_writer=True": "give --single-writer",
+    "by Log.evolve or clog alter --schema": 'with "clog alter --schema"',
+    "(Log.delete_records)": "(clog delete-records)",
+    "(Log.give_offsets, clog mirror --end)": "(clog mirror --end)",
+    "nest it: storage_options={": "nest it in $CLOG_STORAGE_OPTIONS: {",
+}
+"""What a remedy in Python is in a shell: messages of the library name the former."""
 
 
 class SafeFormatter(Formatter):
@@ -179,13 +190,17 @@ def _write_json(stream: IO[str], value: Any, **form: Any) -> None:
     stream.write(shown_on(stream, text) + "\n")
 
 
-def print_error(message: str, kind: str | None = None) -> None:
-    """Prints the error on one line, and the next step if there is one, as `ERRORS_AS` says."""
+def print_error(message: str, kind: str | None = None, hint: str | None = None) -> None:
+    """Prints the error on one line, and the next step if there is one, as `ERRORS_AS` says: the
+    hint, or that of its kind.
+    """
+    for python, shell in _IN_SHELL.items():
+        message = message.replace(python, shell)
     form = ERRORS_AS.get()
     if form == "log":
         logging.getLogger("clog.cli").error(message)
         return
-    hint = _HINTS.get(kind or "")
+    hint = hint or _HINTS.get(kind or "")
     if form == "json":
         error = {"kind": str(kind or "failed"), "message": message, "next": hint}
         _write_json(sys.stderr, {"error": {k: v for k, v in error.items() if v}})
@@ -209,7 +224,7 @@ def print_note(text: str) -> None:
         stderr().print(text, style="dim", soft_wrap=True)
 
 
-def tell_left_out(log: "Log") -> None:
+def note_left_out(log: "Log") -> None:
     """Prints which records are left out, if any are, by the newest known version."""
     head = log.handle.tip.head
     stable = {p: head.stable_offset(p) for p in range(head.log.partitions)}
@@ -217,8 +232,8 @@ def tell_left_out(log: "Log") -> None:
     left = ", ".join(f"{p} from {at}" for p, at in stable.items() if at < ends[p])
     if left:
         print_note(
-            f"left out, as transactions have not ended: the records of partitions {left} on;"
-            f' "clog transactions {log.url}" says why they wait'
+            f'left out because of open transactions: the records of partitions {left} on; "clog'
+            f' transactions {log.url}" shows what they wait for'
         )
 
 
@@ -251,16 +266,16 @@ def each_minute(*, json: bool) -> Callable[[Callable[[], Any], Callable[[], str]
     """Returns a function that prints a JSON document or else a note, at most once a minute."""
     from clog.storage.env import SystemClock
 
-    clock, told_ms = SystemClock(), 0
+    clock, reported_ms = SystemClock(), 0
 
-    def tell(document: Callable[[], Any], note: Callable[[], str]) -> None:
-        nonlocal told_ms
+    def emit(document: Callable[[], Any], note: Callable[[], str]) -> None:
+        nonlocal reported_ms
         now_ms = clock.monotonic_ms()
-        if told_ms + _TOLD_MS <= now_ms:
-            told_ms = now_ms
+        if reported_ms + _REPORT_MS <= now_ms:
+            reported_ms = now_ms
             print_json_line(document()) if json else print_note(note())
 
-    return tell
+    return emit
 
 
 def shown(text: str) -> str:

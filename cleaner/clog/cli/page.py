@@ -320,7 +320,7 @@ class ShownLogs:
     def log(self, number: int) -> "Log":
         """Returns a log; raises instead of waiting if its store has been silent for long."""
         if not 0 <= number < len(self._urls):
-            raise NotFoundError(f"no log has the number {number}; reload the page")
+            raise NotFoundError(f"there is no log number {number}; reload the page")
         url = self._urls[number]
         if self._looks.waiting_ms(url):
             raise StoreUnavailableError(self._silence(url))
@@ -353,7 +353,7 @@ class ShownLogs:
     def _silence(self, url: str) -> str:
         waited_ms = self._looks.waiting_ms(url)
         waited = f"for {duration(waited_ms)}" if waited_ms else "yet"
-        return f"its store has not answered {waited}; the page keeps asking"
+        return f"its store has not answered {waited}; the page keeps trying"
 
     def _look_at(self, url: str) -> _Line:
         from clog.storage.diagnostics.describe import describe
@@ -537,7 +537,7 @@ class ShownLogs:
         """Returns rows of the table at a version; only that of ``key``, if it is given."""
         log = self.log(number)
         if key is not None and any(top == "key" for top, *_ in self._masks):
-            raise InvalidInputError("keys are masked here; none can be asked for")
+            raise InvalidInputError("keys are masked here, so they cannot be looked up")
         view = log.table(at=at)
         batches = (
             view.to_batches(columns=RECORD_COLUMNS)
@@ -765,7 +765,7 @@ class Access:
         if may and (not self.header or request.headers.get(self.header)):
             answered: Response = await call(request)
             return answered
-        why = "open this page with /?token=…, once" if self.token else "log in at the proxy"
+        why = "open this page once with /?token=…" if self.token else "log in at the proxy"
         return JSONResponse({"error": why}, 401, {"WWW-Authenticate": "Bearer"})
 
     def _is_token(self, given: str) -> bool:

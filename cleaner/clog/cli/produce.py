@@ -99,14 +99,12 @@ def produce(
     line_format: str = option(
         LINE_FORMAT, "Format of the input lines.", choice("text", "jsonl"), default="text"
     ),
-    null_marker: str | None = option(
-        "--null-marker TEXT", "Text that stands for a null key or value."
-    ),
+    null_marker: str | None = option("--null-marker TEXT", "Text that means a null key or value."),
     partition: int | None = option(
         "--partition -p N", "Append all records to this partition.", integer()
     ),
     ignore_partition: bool = flag(
-        "--ignore-partition", "Place records by their keys, even if JSON lines name a partition."
+        "--ignore-partition", "Place records by their keys, even if JSON lines give a partition."
     ),
     batch_size: int = option(
         "--batch-size N",
@@ -116,16 +114,16 @@ def produce(
     ),
     linger: int = option(
         "--linger MS",
-        "How long a batch that is not full waits for more records.",
+        "How long an incomplete batch waits for more records.",
         integer(),
         default=1000,
     ),
     producer_id: str | None = option(
         "--producer-id ID",
-        "Lets a restart with the same input continue where the log ends: each record is appended"
+        "Let a restart with the same input continue where it stopped: each record is appended"
         " once.",
     ),
-    quiet: bool = flag("--quiet -q", "Print no progress and no summary."),
+    quiet: bool = flag("--quiet -q", "Print neither progress nor a summary."),
     given: Given,
 ) -> Code | None:
     r"""Append the lines of standard input.
@@ -152,11 +150,11 @@ def produce(
         _append_all(run, reader, log.handle.clock, batch_size, linger, quiet=quiet)
     if line_format == "text" and not quiet and run.tombstones == run.done.records > 0:
         print_note(
-            "no line has a TAB and a value: each record is a tombstone, which deletes its key"
+            "no line has a TAB and a value, so each record is a tombstone, which deletes its key"
         )
     if given.json or not quiet:
-        told = f"interrupted: {run.done}" if interrupts.came else str(run.done)
-        given.tell({"url": log.url, "interrupted": interrupts.came} | run.done.as_json(), told)
+        message = f"interrupted: {run.done}" if interrupts.came else str(run.done)
+        given.emit({"url": log.url, "interrupted": interrupts.came} | run.done.as_json(), message)
     return Code.INTERRUPTED if interrupts.came else None
 
 
@@ -273,7 +271,7 @@ class _Run:
             return self._partition
         if named < len(rows):
             raise InvalidInputError(
-                f"{named} of {len(rows)} records of a batch name a partition; name it in all of"
+                f"{named} of {len(rows)} records of a batch have a partition; give it in all of"
                 " them or in none, or place all by their keys with --ignore-partition"
             )
         return rows.partitions
@@ -285,7 +283,9 @@ def _parser(line_format: str, null_marker: str | None, *, typed: bool) -> "_Pars
     if typed:
         from clog.storage.errors import InvalidInputError
 
-        raise InvalidInputError("text lines are of bytes; this log is typed: use --format jsonl")
+        raise InvalidInputError(
+            "text lines contain bytes, but this log is typed: use --format jsonl"
+        )
     marker = None if null_marker is None else null_marker.encode()
     return lambda lines, _, __: parse_text(lines, null_marker=marker)
 

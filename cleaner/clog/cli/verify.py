@@ -57,12 +57,12 @@ def verify(
     url: str = URL,
     *,
     quick: bool = flag(
-        "--quick", "Check only the newest version, and that its objects exist in full size."
+        "--quick", "Check only the newest version, and that its objects exist with their full size."
     ),
     repair: str | None = option(
         "--repair URL",
-        "Write the longest sound history of a log whose commits do not follow one another, or whose"
-        " files of blocks were lost, to this empty place. The log itself stays as it is.",
+        "Write the longest sound history of a log with inconsistent commits or lost block files"
+        " to this empty place. The log itself is not changed.",
     ),
     given: Given,
 ) -> Code | None:
@@ -81,11 +81,11 @@ def verify(
 
     if repair is not None:
         repaired = repair_log(open_store(url, given.storage), open_store(repair, given.storage))
-        given.tell(asdict(repaired), partial(_print_repaired, repaired))
+        given.emit(asdict(repaired), partial(_print_repaired, repaired))
         return Code.FAILED if repaired.verified.findings else None
     with waiting_for(url, given.storage) as answered:
         report = _verified(open_store(url, given.storage), answered, quick=quick)
-    given.tell(asdict(report), partial(_print, report))
+    given.emit(asdict(report), partial(_print, report))
     return Code.FAILED if report.findings else None
 
 
@@ -93,10 +93,10 @@ def _print_repaired(report: "RepairReport") -> None:
     for commit in report.left_out:
         say(f"left out: commit {commit.version} ({commit.operation or 'cannot be read'})")
     for version in report.rebuilt:
-        say(f"rebuilt: commit {version}, from what others carry")
+        say(f"rebuilt: commit {version}, from other commits")
     for first in report.blocks:
         say(f"rebuilt: the file of the block from version {first} on, which was lost")
-    say(f"{report.copy} has version {report.version} of {report.url}, which is as it was")
+    say(f"{report.copy} has version {report.version} of {report.url}, which is unchanged")
     _print(report.verified)
 
 
@@ -178,7 +178,7 @@ def verify_store(
     finally:
         remove_empty_folders(root if was_there else url, given.storage)
     document = {"url": url, "checks": [outcome._asdict() for outcome in outcomes]}
-    given.tell(document, partial(_print_outcomes, outcomes))
+    given.emit(document, partial(_print_outcomes, outcomes))
     return Code.FAILED if any(outcome.problem for outcome in outcomes) else None
 
 
@@ -249,11 +249,12 @@ def erase(
     url: str = URL,
     keys: list[str] | None = argument("[KEY]…", "The keys.", default=None),
     *,
-    file: Path | None = option("--file PATH", "A file with a key in each line.", Path),
+    file: Path | None = option("--file PATH", "A file with one key per line.", Path),
     quiet: bool = flag(
-        "--no-notify", "Append no tombstones: it is done sooner, and no follower learns by them."
+        "--no-notify",
+        "Append no tombstones: the erasure is done sooner, but followers do not see the deletes.",
     ),
-    is_base64: bool = flag("--base64", "The keys are given in base64, for keys that are no text."),
+    is_base64: bool = flag("--base64", "The keys are base64, for keys that are not text."),
     given: Given,
 ) -> None:
     r"""Erase keys from every file, and prove it by a receipt.
@@ -274,12 +275,12 @@ def erase(
     log = given.open(url)
     wanted = keys_given(texts, is_base64=is_base64, schema=typed_schema(log))
     done = log.erase(wanted, notify=not quiet)
-    given.tell(
+    given.emit(
         {"url": log.url, "id": done.id, "secret": done.secret, "version": done.version},
         [
             f"erasure {done.id} of {counted(len(wanted), 'key')}, as of version {done.version}",
-            f"keep the secret of its receipt, which is stored nowhere: {done.secret}",
-            f"clog erasures {log.url} shows how far it is",
+            f"keep the secret of its receipt, which clog does not store: {done.secret}",
+            f"clog erasures {log.url} shows its progress",
         ],
     )
 
@@ -289,7 +290,9 @@ def erasures(
     url: str = URL,
     *,
     to: Path | None = option(
-        "--to FOLDER", "Write the receipts there, and the script that verifies them.", Path
+        "--to FOLDER",
+        "Write the receipts, and the script that verifies them, to this folder.",
+        Path,
     ),
     given: Given,
 ) -> None:
@@ -306,7 +309,7 @@ def erasures(
 
     def draw() -> None:
         for one in found:
-            since = f"{one.id}: {counted(one.keys, 'key')}, asked for {moment(one.requested_ms)}"
+            since = f"{one.id}: {counted(one.keys, 'key')}, requested {moment(one.requested_ms)}"
             if one.completed_ms is None:
                 say(f"{since}, pending: {one.reason}")
             else:
@@ -314,7 +317,7 @@ def erasures(
         if not found:
             say("no erasures")
 
-    given.tell({"url": log.url, "erasures": [asdict(one) for one in found]}, draw)
+    given.emit({"url": log.url, "erasures": [asdict(one) for one in found]}, draw)
 
 
 def _write(found: "list[Erasure]", folder: Path) -> None:
@@ -334,10 +337,10 @@ def verify_erasure(
     url: str = URL,
     *,
     keys: Path | None = option(
-        "--keys FILE", "The erased keys, one in a line: all bytes are searched for them.", Path
+        "--keys FILE", "The erased keys, one per line: all bytes are searched for them.", Path
     ),
     secret: str = option(
-        "--secret HEX", f"What clog erase printed; better in ${VARIABLE}.", default=""
+        "--secret HEX", f"The secret that clog erase printed; better in ${VARIABLE}.", default=""
     ),
     given: Given,
 ) -> Code | None:
@@ -365,9 +368,9 @@ def verify_erasure(
             f"the receipt, the keys or the secret cannot be read: {e}"
         ) from None
     if not (found.secret or wanted):
-        print_note("without the secret or --keys no record is compared with the erased keys")
+        print_note("without the secret or --keys, records are not compared with the erased keys")
     later = f"; {counted(found.later, 'record')} of these keys came later" if found.later else ""
-    given.tell(
+    given.emit(
         {
             "problems": found.problems,
             "files": found.seen,
@@ -403,7 +406,7 @@ def dump(
     snapshots: bool = flag("--snapshots", "List all snapshots."),
     objects: bool = flag("--objects", "List all data objects: live, replaced, or in no manifest."),
     transactions: bool = flag(
-        "--transactions", "List transactions that have not ended, and markers of those that have."
+        "--transactions", "List open transactions, and markers of ended ones."
     ),
     given: Given,
 ) -> None:
@@ -436,7 +439,7 @@ def dump(
         _print_rows(_transaction_rows(log.handle.manifest()), given)
     else:
         document = _commit_document(store, log.handle.tip.version if version is None else version)
-        given.tell(document, lambda: _print_document(document))
+        given.emit(document, lambda: _print_document(document))
 
 
 def _commit_document(store: "Store", version: int) -> dict[str, Any]:
@@ -448,8 +451,8 @@ def _commit_document(store: "Store", version: int) -> dict[str, Any]:
     commit = try_read(store, version)
     if commit is None:
         raise VersionExpiredError(
-            f"there is no commit of version {version} in {store.url}; ask for one that"
-            ' "clog dump --commits" lists'
+            f'there is no commit of version {version} in {store.url}; give one that "clog dump'
+            ' --commits" lists'
         )
     edit, head = edit_to_json(edit_of(store, commit.record)), head_to_json(commit.head)
     for info in (edit.get("create"), head["log"]):

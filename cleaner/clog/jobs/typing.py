@@ -130,13 +130,10 @@ def convert(
 def _check_logs(source: Log, target: Log, dead_letters: Log | None) -> None:
     if source.schema != BYTES:
         raise InvalidInputError(
-            f"{source.url} is typed already: clog copy makes a copy of it, evolve changes its"
-            " schema"
+            f"{source.url} is already typed: clog copy copies it, evolve changes its schema"
         )
     if target.schema == BYTES:
-        raise InvalidInputError(
-            f"{target.url} is a log of bytes; create one with a schema, for columns to go to"
-        )
+        raise InvalidInputError(f"{target.url} is a log of bytes; create one with a schema")
     if dead_letters is not None:
         check_letters(dead_letters)
 
@@ -152,9 +149,8 @@ def _converted(
     if reasons and copy.dead_letters is None:
         at = min(reasons)
         raise InvalidInputError(
-            f"offset {offsets[at]} of partition {p} of {copy.source.url}"
-            f" {reasons[at]}; nothing from there on was appended; give a dead-letter log for such"
-            " records"
+            f"offset {offsets[at]} of partition {p} of {copy.source.url} {reasons[at]}; nothing"
+            " from that offset on was appended; give a dead-letter log for such records"
         )
     if letters and copy.dead_letters is not None:
         with copy.dead_letters.transaction(copy.id, TIMEOUT_MS) as t:

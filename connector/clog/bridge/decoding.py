@@ -210,7 +210,7 @@ def _why_keyless(value: bytes | None, kind: pa.DataType, decode: Decode) -> str:
         _ = value is None or decode(value, kind)
     except UndecodableError as e:
         return f"has a value that {e}"
-    return "has a key that is missing, and the target is compacted"
+    return "has no key, but the target is compacted"
 
 
 def _decoded(
@@ -316,9 +316,9 @@ def _parsed_together(data: pa.Array, field: pa.Field) -> pa.Array | None:
     if not data.null_count:
         return made
     places = np.full(len(data), -1)
-    there_at = to_numpy(data.is_valid())
-    places[there_at] = np.arange(len(documents))
-    return made.take(to_arrow(places, valid=there_at))
+    is_valid = to_numpy(data.is_valid())
+    places[is_valid] = np.arange(len(documents))
+    return made.take(to_arrow(places, valid=is_valid))
 
 
 def _is_exact(values: pa.Array) -> bool:
@@ -346,8 +346,8 @@ def letters_of(
     made = []
     for i, some in zip(at, headers, strict=True):
         own = [(h["key"].encode(), h["value"]) for h in some or () if h["key"] not in OF_LETTERS]
-        told = {REASON: reasons[i], **where(i)}
-        made.append([*own, *((name.encode(), str(told[name]).encode()) for name in told)])
+        added = {REASON: reasons[i], **where(i)}
+        made.append([*own, *((name.encode(), str(added[name]).encode()) for name in added)])
     columns = [letters.column(name) for name in ("key", "value", "timestamp")]
     return pa.table([*columns, of_headers(made)], names=["key", "value", "timestamp", "headers"])
 
@@ -384,10 +384,10 @@ class Place:
 
 def place_of(headers: Iterable[Mapping[str, Any]] | None) -> Place | None:
     """Returns the place of a dead letter's record, from its headers; None if they have none."""
-    told = {h["key"]: h["value"] for h in headers or () if h["key"] in OF_LETTERS}
-    told.pop(REASON, None)
+    found = {h["key"]: h["value"] for h in headers or () if h["key"] in OF_LETTERS}
+    found.pop(REASON, None)
     try:
-        named = {name: value.decode() for name, value in told.items()}
+        named = {name: value.decode() for name, value in found.items()}
         partition, offset = int(named[PARTITION]), int(named[OFFSET])
     except (AttributeError, KeyError, ValueError):
         return None
@@ -409,8 +409,8 @@ def check_letters(log: Log) -> None:
     """Raises if a log cannot take dead letters."""
     if log.schema != BYTES or LogConfig.from_overrides(log.config).compact:
         raise InvalidInputError(
-            f"{log.url} cannot take dead letters: it has to be a log of bytes whose"
-            ' cleanup.policy is "delete" or empty, so that those of one key stay apart'
+            f"{log.url} cannot take dead letters: it must be a log of bytes whose cleanup.policy"
+            ' is "delete" or empty, so that letters with the same key are all kept'
         )
 
 
@@ -437,12 +437,12 @@ class Decoder:
         if any(one.removeprefix(DEBEZIUM) in _REGISTERED for one in used):
             if decoding.registry is None:
                 raise InvalidInputError(
-                    "Avro and Protobuf have their schemas in a registry: give its URL (registry=…,"
-                    " --registry)"
+                    "the schemas of Avro and Protobuf are in a registry: give its URL"
+                    " (registry=…, --registry)"
                 )
             self._registry = Registry(decoding.registry, decoding.registry_options)
         if decoding.envelope and not is_change:
-            raise InvalidInputError("only changes of Debezium have an envelope to keep")
+            raise InvalidInputError("only Debezium's changes have an envelope to keep")
         self._decoders = {name: self._decoder(given) for name, given in self._encodings.items()}
 
     def _decoder(self, given: str | Decode) -> Decode:
@@ -482,7 +482,7 @@ class Decoder:
         decoder = self._decoders[name]
         if not isinstance(decoder, Reading):
             raise InvalidInputError(
-                f"nothing says which columns the {name}s of topic {self._topic} have: give a schema"
+                f"the columns of the {name}s of topic {self._topic} are unknown: give a schema"
                 " (schema=…, --schema FILE)"
             )
         data = first().get(name)
@@ -507,8 +507,8 @@ class Decoder:
                         raise InvalidInputError(f"{what} {e}") from None
                 return pa.field(name, column.kind)
         raise InvalidInputError(
-            f"nothing says yet which columns the {name}s of topic {self._topic} have: there is no"
-            " record with a schema, and none in the registry under the topic's name; give a schema"
+            f"the columns of the {name}s of topic {self._topic} are unknown so far: no record has"
+            " a schema, and the registry has none under the topic's name; give a schema"
             " (schema=…, --schema FILE)"
         )
 
@@ -529,15 +529,15 @@ class Decoder:
                 changes = evolution_to(log.handle.tip.head.log.schema, pa.schema(fields))
                 if changes and not self._evolves:
                     raise SourceUndecodableError(
-                        f"{name}s of topic {self._topic} are decoded into other columns than"
-                        f" {log.url} has: decode them as its mirror does"
+                        f"{name}s of topic {self._topic} are decoded into columns other than"
+                        f" those of {log.url}: decode them as its mirror does"
                     )
                 if changes:
                     schema = log.evolve(**changes)
             except InvalidInputError as e:
                 raise SourceUndecodableError(
-                    f"{name}s of topic {self._topic} have a schema that {log.url} cannot follow:"
-                    f" {e}. Nothing of them was taken; mirror into a new log"
+                    f"{name}s of topic {self._topic} have a schema to which {log.url} cannot"
+                    f" evolve: {e}. None of them were mirrored; mirror into a new log"
                 ) from e
         return schema.field(name)
 
@@ -580,7 +580,7 @@ def _read(written: Written, body: bytes) -> Any:
     except UndecodableError:
         raise
     except Exception as e:  # noqa: BLE001 - arbitrary bytes may raise anything
-        raise UndecodableError(f"is not of its own schema: {type(e).__name__}") from None
+        raise UndecodableError(f"does not match its schema: {type(e).__name__}") from None
 
 
 def _guarded(fix: Fix | None, value: Any) -> Any:
@@ -589,7 +589,7 @@ def _guarded(fix: Fix | None, value: Any) -> Any:
     try:
         return fix(value)
     except Exception as e:  # noqa: BLE001 - as above
-        raise UndecodableError(f"is not of its own schema: {type(e).__name__}") from None
+        raise UndecodableError(f"does not match its schema: {type(e).__name__}") from None
 
 
 def _connect_json() -> Read:
@@ -609,7 +609,7 @@ def _connect_json() -> Read:
                 column = connect_column(schema)
                 known.appendleft((schema, column))
         except (InvalidInputError, RecursionError) as e:
-            raise UndecodableError(f"has a schema beside it that makes no columns: {e}") from None
+            raise UndecodableError(f"has a schema that cannot become columns: {e}") from None
         return column, _guarded(column.fix, there(payload))
 
     return read
@@ -654,17 +654,17 @@ def _row_after(value: Any) -> Any:
         return None
     if op == "t":
         raise UndecodableError(
-            "is a truncate of its table, which no record of a log can say; mirror into a new log,"
-            " or delete the keys that were there"
+            "is a TRUNCATE of its table, which a log cannot represent; mirror into a new log, or"
+            " delete the keys that the table had"
         )
     if op not in ("c", "u", "r"):
         raise UndecodableError(
-            "is no change of a row by Debezium: its op is none of c, u, d, r; flattened changes"
-            f" without {DELETED} are decoded as plain values"
+            "is not a row change by Debezium: its op is not c, u, d or r; decode flattened"
+            f" changes without {DELETED} as plain values"
         )
     row = value.get("after")
     if not isinstance(row, Mapping):
-        raise UndecodableError("is a change without the row after it")
+        raise UndecodableError("is a change without the row after the change")
     return _checked(row)
 
 
@@ -672,8 +672,8 @@ def _checked(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the row; raises if it has a placeholder."""
     if any(one in _PLACEHOLDERS for one in row.values() if isinstance(one, str | bytes)):
         raise UndecodableError(
-            "has Debezium's placeholder for a value that did not change, and was not read; set"
-            " REPLICA IDENTITY FULL for its table"
+            "has Debezium's placeholder for an unchanged value that it did not read; set REPLICA"
+            " IDENTITY FULL for its table"
         )
     return row
 
@@ -684,5 +684,7 @@ def _after(column: Column) -> Column:
     if types.is_struct(kind) and kind.get_field_index(DELETED) >= 0:
         return column
     if not types.is_struct(kind) or (at := kind.get_field_index("after")) < 0:
-        raise UndecodableError("is no change of Debezium: its schema has no row after it")
+        raise UndecodableError(
+            "is not a change by Debezium: its schema has no row after the change"
+        )
     return Column(kind.field(at).type)

@@ -89,9 +89,9 @@ DEFAULTS: Final = MappingProxyType({"partitioner": "murmur2"})
 """For a new log: after a cut-over, Kafka's keys stay in their partitions."""
 _ANOTHER: Final = MappingProxyType(
     {
-        "message.timestamp.type": "records keep the times that they have in the topic",
-        "compression.type": "the log's own default stays",
-        "remote.storage.enable": "all of a log is on its filesystem",
+        "message.timestamp.type": "records keep their timestamps in the topic",
+        "compression.type": "the log keeps its own default",
+        "remote.storage.enable": "a log is entirely on its filesystem",
     }
 )
 """Why the value of a config that also exists here is not taken over."""
@@ -254,7 +254,7 @@ def mirror(  # noqa: PLR0913 - one for each option
     run.to_the_end(on_progress or (lambda _: None), should_stop)
     if end and not should_stop():
         _end(cluster, targets, settings.clock)
-    return run.told()
+    return run.progress()
 
 
 def _end(cluster: Cluster, targets: Sequence[Target], clock: Clock) -> None:
@@ -269,19 +269,19 @@ def _end(cluster: Cluster, targets: Sequence[Target], clock: Clock) -> None:
 def _forced_end(address: Address, url: str, settings: LogSettings, *, end: bool) -> Mirrored:
     """Ends the mirror of a topic that may be gone."""
     if not end:
-        raise InvalidInputError("force is for the end of a mirror: give end=True")
+        raise InvalidInputError("force is only for ending a mirror: give end=True")
     if address.is_pattern:
-        raise InvalidInputError("force ends one mirror at a time: name its topic")
+        raise InvalidInputError("force ends only one mirror at a time: name its topic")
     log = settings.opened(url)
     with log.transaction(ID) as t:  # Fences a mirror that is running.
         t.abort()
     log.give_offsets()
     offsets = log.end_offsets()
     ((source, _),) = log.positions(ID).items() or (("", {}),)
-    told = MirroredTopic(
+    progress = MirroredTopic(
         *(address.topic, source, log.url, log.version, offsets, {}, {}, {}),
     )
-    return Mirrored({address.topic: told})
+    return Mirrored({address.topic: progress})
 
 
 def _targets(
@@ -320,7 +320,8 @@ def _target(cluster: Cluster, address: Address, url: str, settings: LogSettings)
         wanted = settings.partitions or topic.partitions
         if wanted < topic.partitions:
             raise InvalidInputError(
-                f"{address} has {topic.partitions} partitions; {wanted} cannot mirror them"
+                f"{address} has {topic.partitions} partitions; {wanted} partitions cannot mirror"
+                " them"
             )
         config, others = taken_over(cluster.configs(topic.topic), settings.config)
         left.update(others)
@@ -339,7 +340,7 @@ def _letters(topic: Topic, settings: LogSettings) -> Log | None:
     if settings.dead_letters is None:
         return None
     if settings.decoding is None:
-        raise InvalidInputError("dead letters are records that do not decode: say how (decode=…)")
+        raise InvalidInputError("dead letters are records that cannot be decoded: give decode=…")
     log = settings.made(
         settings.dead_letters,
         lambda: {"partitions": topic.partitions, "config": LETTERS_CONFIG},
@@ -396,7 +397,7 @@ class _Held:
             self.counts += batch.records.counts
             self.counts["dead_letters"] += dead_letters
 
-    def told(self) -> MirroredTopic:
+    def progress(self) -> MirroredTopic:
         """Returns how far the topic is committed."""
         target, extent = self.target, self.extent
         undecided = {p: high - extent.stable[p] for p, high in extent.high.items()}
@@ -458,7 +459,7 @@ class _Run:
                 self._follow(on_progress, should_stop)
             finally:
                 self._feed.close()
-        on_progress(self.told())
+        on_progress(self.progress())
         self._raise_stopped(at_the_end=True)
 
     def _begin(self, held: _Held) -> None:
@@ -489,7 +490,7 @@ class _Run:
             if self._once and all(self._reached.issuperset(h.places) for h in self._working):
                 break
             if moved:
-                on_progress(self.told())
+                on_progress(self.progress())
         for held in self._working:
             if held.is_ahead or self._starts_rose(held):
                 self._hand_over(held)
@@ -653,7 +654,7 @@ class _Run:
                 held.error = e
                 self._feed.remove(set(held.places) - self._reached)
                 if len(self._held) > 1:
-                    _log.error("topic %s is left alone from here on: %s", held.topic, e)
+                    _log.error("topic %s is no longer mirrored: %s", held.topic, e)
 
     def _raise_stopped(self, *, at_the_end: bool = False) -> None:
         """Raises if all topics have stopped, or, at the end, if any has."""
@@ -664,9 +665,9 @@ class _Run:
                 first.add_note(str(other))
             raise first
 
-    def told(self) -> Mirrored:
+    def progress(self) -> Mirrored:
         """Returns the progress of all topics."""
-        topics = {held.topic: held.told() for held in self._held.values() if held.positions}
+        topics = {held.topic: held.progress() for held in self._held.values() if held.positions}
         now_ms = self._clock.monotonic_ms()
         records = sum(topic.records for topic in topics.values())
         offsets = sum(sum(topic.offsets.values()) for topic in topics.values())
@@ -711,9 +712,9 @@ def _counterpart(name: str, value: str) -> str:
     if why := _ANOTHER.get(name):
         raise InvalidInputError(why)
     if why := POINTLESS.get(name):
-        raise InvalidInputError(f"it means nothing here: {why}")
+        raise InvalidInputError(f"it has no effect here: {why}")
     if name not in DEFINITIONS:
-        raise InvalidInputError("clog has nothing like it")
+        raise InvalidInputError("clog has no equivalent")
     return parse_overrides({name: value})[name]
 
 
@@ -724,7 +725,7 @@ def users_own(given: Mapping[str, object]) -> dict[str, str]:
     own = parse_overrides(given)
     if LogConfig.from_overrides(own).log_append_time:
         raise InvalidInputError(
-            "message.timestamp.type=LogAppendTime would give each record the time of its commit in"
-            " place of its own; leave it out"
+            "message.timestamp.type=LogAppendTime would replace each record's timestamp with the"
+            " time of its commit; leave it out"
         )
     return own

@@ -111,14 +111,16 @@ def played(
     """Replays the letters of one log into another; see `replay`."""
     check_letters(letters)
     if log.schema == BYTES:
-        raise InvalidInputError(f"{log.url} is a log of bytes, which has no columns for letters")
+        raise InvalidInputError(
+            f"{log.url} is a log of bytes, which has no columns for decoded letters"
+        )
     try:
         check_takes_offsets(log.handle, given=False)
     except InvalidInputError:
         raise InvalidInputError(
-            f"{log.url} mirrors a topic, whose offsets it has; send the letters to that topic (clog"
-            f" mirror {letters.url} kafka://…), end the mirror first (--end), or play them into"
-            " another log"
+            f"{log.url} mirrors a topic, and has its offsets; send the letters to that topic"
+            f" (clog mirror {letters.url} kafka://…), end the mirror first (--end), or replay"
+            " them into another log"
         ) from None
     player = _Player(letters, log, Decoder(decoding, letters.url))
     return player.played(on_progress)
@@ -150,7 +152,7 @@ class _Player:
 
     def _play(self, batch: pa.RecordBatch, p: int, position: int) -> tuple[int, int, int]:
         """Replays a batch (L2, L3); returns how many are appended, superseded, and kept."""
-        places, rows = self._told(pa.Table.from_batches([batch]))
+        places, rows = self._places(pa.Table.from_batches([batch]))
         partitions = np.array([one.partition for one in places], np.int32)
         offsets = np.array([one.offset for one in places], np.int64)
         found = self._decoder.decoded(Columns(rows, partitions, offsets, 0, 0, 0), self._log)
@@ -167,7 +169,7 @@ class _Player:
             t.positions(self._letters, {p: position})
         return new.num_rows, int(old.sum()), len(found.reasons)
 
-    def _told(self, batch: pa.Table) -> tuple[list[Place], pa.Table]:
+    def _places(self, batch: pa.Table) -> tuple[list[Place], pa.Table]:
         """Returns the old places of letters, and their records, whose headers keep the places."""
         places, headers = [], []
         for some, offset in zip(
@@ -176,8 +178,8 @@ class _Player:
             place = place_of(some)
             if place is None:
                 raise InvalidInputError(
-                    f"offset {offset} of {self._letters.url} is no dead letter: its headers do not"
-                    " say where it stood"
+                    f"offset {offset} of {self._letters.url} is not a dead letter: its headers do"
+                    " not say where it was"
                 )
             places.append(place)
             own = [(h["key"].encode(), h["value"]) for h in some if h["key"] not in OF_LETTERS]
@@ -212,10 +214,10 @@ class _Player:
             at = pc.index_in(key_bytes(batch.column("key")), value_set=wanted)
             hits = batch.filter(at.is_valid())
             if hits.num_rows:
-                np.maximum.at(last, to_numpy(at.drop_null()), self._stood(hits))
+                np.maximum.at(last, to_numpy(at.drop_null()), self._places_of(hits))
         return last
 
-    def _stood(self, batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
+    def _places_of(self, batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
         """Returns the offsets of records; for replayed letters, those that they had before."""
         offsets = to_numpy(batch.column("offset")).copy()
         if batch.column("headers").null_count < batch.num_rows:

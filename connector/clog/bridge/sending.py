@@ -64,7 +64,7 @@ RECORDS_MAX: Final = 50_000
 BYTES_MAX: Final = 32 << 20
 POLL_MS: Final = 500
 BOUND_MS: Final = 60_000
-TELL_MS: Final = 86_400_000
+RENEW_MS: Final = 86_400_000
 _TAIL: Final = 64
 """How many offsets at the end of a partition are searched for a record."""
 _DIGITS: Final = 20
@@ -149,17 +149,17 @@ def send(
     log = Log.open(url, storage_options, clock)
     if log.schema != BYTES:
         raise InvalidInputError(
-            f"{log.url} has columns, and a record of Kafka is bytes; send a log of bytes"
+            f"{log.url} has columns, but Kafka's records are bytes; send a log of bytes"
         )
     cluster = Cluster(address.brokers, kafka_options or {}, wait_ms, should_stop, clock=clock)
     sender = _Sender(cluster, log, address, clock or SystemClock())
     try:
         sender.begin(from_bound=from_bound)
-        sender.check_there(skip_purged=skip_purged)
+        sender.check_start(skip_purged=skip_purged)
         sender.run(on_progress, should_stop, once=once)
     finally:
         sender.close()
-    return sender.told()
+    return sender.progress()
 
 
 class _Sender:
@@ -175,7 +175,7 @@ class _Sender:
             raise InvalidInputError(
                 f"{address} has {self._topic.partitions} partitions, and {log.url} has"
                 f" {log.partitions}; give the topic as many (kafka-topics --alter --partitions"
-                f" {log.partitions}), or make another one"
+                f" {log.partitions}), or create another topic"
             )
         self._id = f"clog-send-{log.id}-{address.topic}"
         self._producer = cluster.producer({**_PRODUCER, "transactional.id": self._id})
@@ -185,13 +185,13 @@ class _Sender:
         self._records = 0
         self._bound: dict[int, int] = {}
         self._bound_ms = clock.monotonic_ms()
-        self._told_ms: int | None = None
+        self._renewed_ms: int | None = None
 
     def close(self) -> None:
         """Closes the clients; an open transaction is dropped."""
         self._group.close()
 
-    def told(self) -> Sent:
+    def progress(self) -> Sent:
         """Returns the progress."""
         offsets = {p: at.offset for p, at in self._at.items()}
         return Sent(
@@ -220,13 +220,14 @@ class _Sender:
                 raise NotFoundError(
                     f"{self._address} has forgotten how far partition {p} of {self._log.url} was"
                     " sent (offsets.retention.minutes after the last time), and its last records"
-                    f" do not tell; {least} offsets were sent at least. Go on there, with some"
-                    " records twice, by --from-bound (from_bound=True), or send to a new topic"
+                    f" do not show it; at least {least} offsets were sent. Continue there,"
+                    " sending some records twice, with --from-bound (from_bound=True), or send to"
+                    " a new topic"
                 )
             self._at[p] = Position(max(tail, least), self._log.version)
         self._bound = dict(bound)
 
-    def check_there(self, *, skip_purged: bool) -> None:
+    def check_start(self, *, skip_purged: bool) -> None:
         """Raises if the log has removed what was still to be sent, or skips it if so wanted."""
         starts = self._log.start_offsets()
         ends = self._ends_now(max(at.offset for at in self._at.values()))
@@ -235,8 +236,8 @@ class _Sender:
             at = self._at[p].offset
             if at > ends[p]:
                 raise OffsetOutOfRangeError(
-                    f"partition {p} of {self._log.url} was sent to {self._address} up to {at}, but"
-                    f" ends at {ends[p]}: it is older than what was sent, as after it was restored"
+                    f"partition {p} of {self._log.url} was sent to {self._address} up to {at},"
+                    f" but ends at {ends[p]}: it is older than what was sent, as after a restore"
                     " from a copy; send it to a new topic",
                     partition=p,
                     offset=at,
@@ -245,9 +246,9 @@ class _Sender:
                 )
             if at and at < start and not skip_purged:
                 raise OffsetOutOfRangeError(
-                    f"{start - at} offsets of partition {p} of {self._log.url} were removed before"
-                    f" they were sent to {self._address}, which has it up to {at}; go on at {start}"
-                    " with --skip-purged (skip_purged=True)",
+                    f"{start - at} offsets of partition {p} of {self._log.url} were removed"
+                    f" before they were sent to {self._address}, which has it up to {at};"
+                    f" continue at {start} with --skip-purged (skip_purged=True)",
                     partition=p,
                     offset=at,
                     start=start,
@@ -270,11 +271,11 @@ class _Sender:
             self._ends = self._log.stable_offsets()
             for records, after in self._batches():
                 self._transaction(records, after)
-                on_progress(self.told())
+                on_progress(self.progress())
                 if should_stop():
                     break
             else:
-                if self._is_to_tell():
+                if self._must_renew():
                     self._transaction(pa.table({}), {})
                 if once:
                     break
@@ -282,9 +283,9 @@ class _Sender:
                 self._clock.sleep_ms(POLL_MS)
         self._raise_bound(at_least_ms=0)
 
-    def _is_to_tell(self) -> bool:
+    def _must_renew(self) -> bool:
         """Returns whether the last transaction is so old that Kafka could forget the offsets."""
-        return self._told_ms is None or self._told_ms + TELL_MS <= self._clock.monotonic_ms()
+        return self._renewed_ms is None or self._renewed_ms + RENEW_MS <= self._clock.monotonic_ms()
 
     def _batches(self) -> Iterator[tuple[pa.Table, dict[int, int]]]:
         """Yields records of all partitions up to the current ends, and the offsets after them."""
@@ -326,14 +327,14 @@ class _Sender:
             )
             if self._cluster.topic(self._topic.topic).source != self._topic.source:
                 raise SourceReplacedError(
-                    f"{self._address} was deleted and made again while {self._log.url} was sent;"
-                    " send it again, and the new topic gets all of it"
+                    f"{self._address} was deleted and created again while {self._log.url} was"
+                    " being sent; run it again, and the new topic gets the whole log"
                 )
             self._ask(lambda: self._producer.commit_transaction(_WAIT_S), "of the commit")
         except BaseException:
             self._abort()
             raise
-        self._at, self._told_ms = at, self._clock.monotonic_ms()
+        self._at, self._renewed_ms = at, self._clock.monotonic_ms()
         self._records += records.num_rows
         if not self._bound:
             self._raise_bound(at_least_ms=0)
@@ -372,7 +373,7 @@ class _Sender:
             except self._cluster.failures as e:
                 offset = (dict(headers)[OFFSET_HEADER] or b"").decode()
                 raise InvalidInputError(
-                    f"Kafka's client refuses offset {offset} of partition {record[3]} of"
+                    f"Kafka's client rejects offset {offset} of partition {record[3]} of"
                     f" {self._log.url}: {e.args[0].str()}; for a large record give it, and the"
                     " topic, a larger message.max.bytes"
                 ) from e
@@ -397,9 +398,9 @@ class _Sender:
         places = [
             self._cluster.place(self._topic.topic, p, None) for p in range(self._log.partitions)
         ]
-        told = self._ask(lambda: self._group.committed(places, _WAIT_S), "how far it was sent")
+        progress = self._ask(lambda: self._group.committed(places, _WAIT_S), "how far it was sent")
         found = {}
-        for tp in told:
+        for tp in progress:
             log_id, _, version = (tp.metadata or "").partition(";")
             if tp.offset >= 0 and log_id == self._log.id:
                 found[tp.partition] = Position(tp.offset, int(version))
@@ -425,9 +426,9 @@ class _Sender:
                     raise self._cluster.unavailable(f"the last records of topic {place[0]}")
         finally:
             feed.close()
-        return None if last is None else self._told_by(partition, last), False
+        return None if last is None else self._offset_of(partition, last), False
 
-    def _told_by(self, partition: int, message: Any) -> int | None:
+    def _offset_of(self, partition: int, message: Any) -> int | None:
         """Returns the log's offset after a record of the topic; None if it is not of this log."""
         headers = dict(message.headers() or ())
         digits = headers.get(OFFSET_HEADER) or b""
@@ -462,17 +463,17 @@ class _Sender:
     def _failed(self, error: Any, what: str) -> ClogError:
         if self._cluster.is_fenced(error):
             return TransactionFencedError(
-                f"another process sends {self._log.url} to {self._address}: it took over; leave it"
-                " to that one"
+                f"another process sends {self._log.url} to {self._address} and took over; leave"
+                " the work to it"
             )
         if self._cluster.is_too_large(error):
             return InvalidInputError(
-                f"{self._address} refuses a record of {self._log.url} as too large: {error.str()};"
-                " nothing of the transaction was committed; give the topic a larger"
-                " max.message.bytes"
+                f"{self._address} rejects a record of {self._log.url} as too large:"
+                f" {error.str()}; nothing of the transaction was committed; give the topic a"
+                " larger max.message.bytes"
             )
         return SourceUnavailableError(
-            f"{self._address} did not take what was asked ({what}): {error.str()}; nothing of the"
+            f"{self._address} did not accept a request ({what}): {error.str()}; nothing of the"
             " transaction was committed; run it again"
         )
 

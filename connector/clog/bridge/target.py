@@ -3,7 +3,7 @@
 All commits are transactions with one id, `ID`, so that there is one mirror at a time: a mirror that
 starts claims the id, and the one that had it is fenced (S48). A transaction commits:
 
-- records at their offsets, and in each partition an end that covers offsets without a record:
+- records at their offsets (S75), and in each partition an end that covers those without a record:
   transaction markers, aborted records, what the source's cleaner removed;
 - the position in the topic, as `kafka:<cluster id>/<topic id>`, with the leader epoch as its mark;
 - if the log has columns, undecodable records, unchanged, to the log of dead letters, which takes
@@ -19,8 +19,8 @@ I4. Batches are read (`Feed`) from the positions, with their leader epochs.
 I5. Before each commit the topic's id and number of partitions are requested: whatever was fetched
     before then came from that topic. If the id differs or the topic is gone, the mirror stops, and
     nothing of the batch is committed.
-I6. Records, covered ends and positions are committed together. Crash before: I1 again, from the
-    previous positions. Lost reply: the transaction is committed again, and takes effect once.
+I6. Records, covered ends and positions are committed together (S73). Crash before: I1 again, from
+    the previous positions. Lost reply: the transaction is committed again, and takes effect once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -138,8 +138,8 @@ class Target:
         ended = self.log.handle.refresh().head.gives_offsets
         if ended != NONE:
             raise InvalidInputError(
-                f"{self.log.url} mirrors {self.address} no longer: that was ended in version"
-                f" {ended}, and others append to it since; mirror into a new log"
+                f"{self.log.url} no longer mirrors {self.address}: the mirror ended in version"
+                f" {ended}, and since then others can append; mirror into a new log"
             )
         self._check_kind()
         with self._unless_taken_over(), self.log.transaction(ID, TIMEOUT_MS) as t:
@@ -169,7 +169,7 @@ class Target:
         """Reads the positions without claiming the id: a mirror that is running continues."""
         found = self.log.positions(ID, marks=True)
         if not found:
-            raise InvalidInputError(f"{self.log.url} mirrors nothing")
+            raise InvalidInputError(f"{self.log.url} is not a mirror")
         self._check_kind()
         self.positions = self._found(found)
 
@@ -195,7 +195,7 @@ class Target:
         except TransactionFencedError as e:
             raise TransactionFencedError(
                 f"another mirror of {self.address} into {self.log.url} took over, and continues"
-                " from what is committed; leave it to that one"
+                " from the last commit; leave the work to it"
             ) from e
 
     def _decoded(self, records: Columns | None) -> Typed | None:
@@ -207,8 +207,8 @@ class Target:
             at = min(found.reasons)
             raise SourceUndecodableError(
                 f"offset {records.offsets[at]} of partition {records.partitions[at]} of"
-                f" {self.address} {found.reasons[at]}; it and what came with it was not taken; give"
-                " a log for such records (dead_letters=…, --dead-letters)"
+                f" {self.address} {found.reasons[at]}; it and the records read with it were not"
+                " mirrored; give a log for such records (dead_letters=…, --dead-letters)"
             )
         return found
 
@@ -230,7 +230,7 @@ class Target:
         except NotFoundError:
             raise SourceReplacedError(
                 f"topic {self.topic.topic} of {self.address.brokers} is gone: it was deleted."
-                f" {self._stands()}; {_END}"
+                f" {self._extent_text()}; {_END}"
             ) from None
         if now.source != self.topic.source:
             raise self._replaced(now.source)
@@ -246,9 +246,9 @@ class Target:
         behind = {p: high - at[p] for p, high in extent.high.items() if high != at[p]}
         if behind or self.topic.partitions > len(at):
             raise SourceError(
-                f"{self.address} is still written to, or has transactions that have not ended:"
-                f" offsets that {self.log.url} does not have, by partition: {behind}. The mirror"
-                " goes on; stop the writers, and end it again"
+                f"{self.address} is still written to, or has open transactions: offsets that"
+                f" {self.log.url} does not have, by partition: {behind}. The mirror continues;"
+                " stop the writers, and end it again"
             )
 
     def lost(self, cluster: Cluster, partitions: list[int], places: Mapping[int, At]) -> Exception:
@@ -264,10 +264,10 @@ class Target:
             return self.purged(purged, at)
         p = partitions[0]
         return SourceTruncatedError(
-            f"partition {p} of {self.address} was cut short: the log has it up to offset"
-            f" {at[p].offset} (leader epoch {at[p].epoch}), and these records are not the source's"
-            f" any more, which now ends at {extent.high[p]}. The brokers lost what they had"
-            " acknowledged, as after an unclean election or a disk that was restored; mirror into a"
+            f"partition {p} of {self.address} was truncated: the log has it up to offset"
+            f" {at[p].offset} (leader epoch {at[p].epoch}), but the source no longer has these"
+            f" records, and now ends at {extent.high[p]}. The brokers lost records that they had"
+            " acknowledged, as after an unclean election or the restore of a disk; mirror into a"
             f" new log, or keep this one as it is: {_END}"
         )
 
@@ -277,19 +277,20 @@ class Target:
         first = at[p].offset
         return SourcePurgedError(
             f"{start - first} offsets of partition {p} of {self.address} are gone: the log has it"
-            f" up to offset {first}, and the source begins at {start} now, by its retention or by"
-            " deleted records"
+            f" up to offset {first}, but the source now begins at {start}, because of retention"
+            " or deleted records"
             + (f" (so do partitions {sorted(starts)})" if len(starts) > 1 else "")
-            + "; go on behind them with --skip-purged (skip_purged=True), or mirror into a new log"
+            + "; skip them with --skip-purged (skip_purged=True), or mirror into a new log"
         )
 
     def damaged(self, partition: int, at: At, why: str) -> SourceDamagedError:
         """Returns the error for a place that the source itself cannot read."""
         return SourceDamagedError(
-            f"partition {partition} of {self.address} cannot be read at offset {at.offset} or soon"
-            f" after it: {why}. A file of the broker's is damaged there, and reading again does not"
-            " help; let another replica lead the partition, or delete its records up to behind the"
-            " damage (kafka-delete-records) and go on with --skip-purged (skip_purged=True)"
+            f"partition {partition} of {self.address} cannot be read at offset {at.offset} or"
+            f" soon after it: {why}. A file of the broker is damaged there, and reading again"
+            " does not help; let another replica lead the partition, or delete its records past"
+            " the damage (kafka-delete-records) and continue with --skip-purged"
+            " (skip_purged=True)"
         )
 
     def _found(self, found: Mapping[str, Mapping[int, tuple[int, str | None]]]) -> dict[int, At]:
@@ -304,39 +305,39 @@ class Target:
     def _replaced(self, now: str, *known: str) -> SourceReplacedError:
         was = ", ".join(known) or self.topic.source
         return SourceReplacedError(
-            f"{self.address} is another topic than {self.log.url} mirrors: it is {now}, and the log"
-            f" has {was}. It was deleted and made again, or the address leads elsewhere."
-            f" {self._stands()}; mirror it into a new log, or, to keep this one, {_END}"
+            f"{self.address} is not the topic that {self.log.url} mirrors: it is {now}, but the"
+            f" log has {was}. It was deleted and created again, or the address leads elsewhere."
+            f" {self._extent_text()}; mirror it into a new log, or, to keep this one, {_END}"
         )
 
-    def _stands(self) -> str:
+    def _extent_text(self) -> str:
         at = {p: position.offset for p, position in self.positions.items()}
-        return f"The log has it up to {at}" if at else "Nothing of it was taken"
+        return f"The log has it up to {at}" if at else "Nothing of it was mirrored"
 
     def _check_empty(self) -> None:
         if any(self.log.end_offsets().values()):
             raise InvalidInputError(
-                f"{self.log.url} has records of its own, and cannot mirror {self.address}: its"
-                " offsets would be others than the topic's; mirror into a new log"
+                f"{self.log.url} has its own records, and cannot mirror {self.address}: its"
+                " offsets would differ from the topic's; mirror into a new log"
             )
 
     def _check_kind(self) -> None:
         if (self.decoder is None) != (self.log.handle.tip.head.log.schema is None):
             raise InvalidInputError(
-                f"{self.log.url} has columns: say how the records of {self.address} become these"
+                f"{self.log.url} has columns: say how to decode the records of {self.address}"
                 " (decode=…, --decode)"
                 if self.decoder is None
-                else f"{self.log.url} is a log of bytes, and takes the records of {self.address} as"
-                " they are; mirror into a new log to decode them"
+                else f"{self.log.url} is a log of bytes, and mirrors the records of {self.address}"
+                " unchanged; mirror into a new log to decode them"
             )
 
     def _check_partitions(self, now: Topic) -> None:
         if now.partitions > self.log.partitions:
             raise SourcePartitionsError(
-                f"{self.address} has {now.partitions} partitions, and {self.log.url} has"
-                f" {self.log.partitions}, a number that is fixed. Keys go to other partitions"
-                " since, where the log's table would show them twice; mirror into a new log"
-                f" (--partitions N makes it with room for more). {self._stands()}; {_END}"
+                f"{self.address} has {now.partitions} partitions, but {self.log.url} has"
+                f" {self.log.partitions}, which cannot change. Keys now go to other partitions,"
+                " where the log's table would show them twice; mirror into a new log"
+                f" (--partitions N makes it with room for more). {self._extent_text()}; {_END}"
             )
 
     def _check_last(self, cluster: Cluster) -> None:
@@ -354,9 +355,9 @@ class Target:
             mine = [b for b in self.log.read(partition=p, start=first, end=end) if b.num_rows]
             if mine and not self._same(mine[0], theirs[p]):
                 raise SourceReplacedError(
-                    f"offset {first} of partition {p} of {self.address} is another record than in"
-                    f" {self.log.url}, though cluster and topic have the same ids: the cluster was"
-                    " restored from a copy, or lost its end and wrote it anew; mirror into a new"
+                    f"offset {first} of partition {p} of {self.address} differs from that in"
+                    f" {self.log.url}, though cluster and topic have the same ids: the cluster"
+                    " was restored from a copy, or lost its end and rewrote it; mirror into a new"
                     f" log, or, to keep this one, {_END}"
                 )
 
@@ -404,7 +405,7 @@ class Target:
 
 
 _END: Final = (
-    "clog mirror --end --force (end=True, force=True) makes it a log that others append to"
+    "clog mirror --end --force (end=True, force=True) makes it a log to which others can append"
 )
 
 

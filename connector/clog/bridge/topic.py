@@ -138,7 +138,9 @@ def address_of(text: str) -> Address:
             " and password as options of the client (sasl.username, sasl.password)"
         )
     if "/" in topic:
-        raise InvalidInputError(f"{shown!r:.120} names no topic: none has a / in its name")
+        raise InvalidInputError(
+            f"{shown!r:.120} does not name a topic: topic names cannot contain /"
+        )
     return Address(",".join(map(_with_port, hosts)), topic)
 
 
@@ -216,7 +218,7 @@ class Cluster:
         self._should_stop = should_stop
         self._clock = clock or SystemClock()
         self._options = {**_QUIET, **options, "bootstrap.servers": brokers}
-        self._said: list[Any] = []
+        self._errors: list[Any] = []
         self._kafka = client_library()
         self._admin = self._made(_admin_client(), self._options)
         self._id = ""
@@ -226,13 +228,13 @@ class Cluster:
         """The cluster's id; requested once."""
         if not self._id:
             ask = partial(self._admin.describe_cluster, request_timeout=self._wait_s)
-            told = self._answer(ask, "its cluster id")
-            if not told.cluster_id:
+            answer = self._answer(ask, "its cluster id")
+            if not answer.cluster_id:
                 raise InvalidInputError(
-                    f"the cluster at {self.brokers} has no id, by which positions in it could be"
-                    " kept; Kafka 0.10.1 and newer have one"
+                    f"the cluster at {self.brokers} has no id to identify positions in it; Kafka"
+                    " 0.10.1 and newer have one"
                 )
-            self._id = told.cluster_id
+            self._id = answer.cluster_id
         return self._id
 
     def matching(self, address: Address) -> list[str]:
@@ -249,8 +251,8 @@ class Cluster:
         )
         if not found:
             raise NotFoundError(
-                f"no topic of {self.brokers} matches {address.topic}; it has"
-                f" {len(known)} topics that this client may see"
+                f"no topic of {self.brokers} matches {address.topic}; it has {len(known)} topics"
+                " visible to this client"
             )
         return found
 
@@ -258,8 +260,8 @@ class Cluster:
         """Returns a topic's current identity; raises NotFoundError if no topic has this name."""
         asked = self._kafka.TopicCollection([name])
         ask = partial(self._admin.describe_topics, asked, request_timeout=self._wait_s)
-        told = self._answer(lambda: ask()[name], f"topic {name}")
-        return Topic(self.id, name, _as_printed(str(told.topic_id)), len(told.partitions))
+        answer = self._answer(lambda: ask()[name], f"topic {name}")
+        return Topic(self.id, name, _as_printed(str(answer.topic_id)), len(answer.partitions))
 
     def configs(self, topic: str) -> dict[str, "Setting"]:
         """Returns a topic's effective configs; none if this client is not allowed to see them."""
@@ -267,13 +269,13 @@ class Cluster:
         resource = kafka.admin.ConfigResource(kafka.admin.ConfigResource.Type.TOPIC, topic)
         ask = partial(self._admin.describe_configs, [resource], request_timeout=self._wait_s)
         try:
-            told = self._answer(lambda: ask()[resource], f"the configs of topic {topic}")
+            answer = self._answer(lambda: ask()[resource], f"the configs of topic {topic}")
         except InvalidInputError:  # Reading records does not need the right to see configs.
             return {}
         own = kafka.admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         return {
             name: Setting(entry.value, is_own=_number(entry.source) == own)
-            for name, entry in told.items()
+            for name, entry in answer.items()
             if entry.value is not None
         }
 
@@ -328,7 +330,7 @@ class Cluster:
     def unavailable(self, what: str) -> SourceUnavailableError:
         """Returns the error for an answer that did not come, with the client's last message."""
         return SourceUnavailableError(
-            f"{self.brokers} did not tell {what}{self._last_word()}; {_CHECK}, then run it again"
+            f"{self.brokers} did not return {what}{self._last_word()}; {_CHECK}, then run it again"
         )
 
     @property
@@ -337,7 +339,7 @@ class Cluster:
 
     def _last_word(self) -> str:
         self._admin.poll(0)  # Only this delivers the client's errors.
-        return f" (the client says: {self._said[-1].str()})" if self._said else ""
+        return f" (the client says: {self._errors[-1].str()})" if self._errors else ""
 
     def _list(
         self, topic: str, partitions: list[int], spec: Any, isolation: Any
@@ -348,8 +350,8 @@ class Cluster:
 
         def ask(partitions: list[int]) -> dict[int, Any]:
             asked = {self._kafka.TopicPartition(topic, p): spec for p in partitions}
-            told = self._admin.list_offsets(asked, **limit) if asked else {}
-            return {tp.partition: future for tp, future in told.items()}
+            answer = self._admin.list_offsets(asked, **limit) if asked else {}
+            return {tp.partition: future for tp, future in answer.items()}
 
         first = ask(partitions)
         return {p: partial(lambda p: first.pop(p, None) or ask([p])[p], p) for p in partitions}
@@ -360,14 +362,14 @@ class Cluster:
 
     def _made(self, make: Any, options: Mapping[str, object]) -> Any:
         try:
-            return make({**options, "error_cb": self._said.append})
+            return make({**options, "error_cb": self._errors.append})
         except self._kafka.KafkaException as e:  # Its text repeats values, which may be secret.
             named = re.search(r'property:? "([\w.]+)"', e.args[0].str())
             which = f"the option {named[1]}" if named else "its options"
         except (TypeError, ValueError):
-            which = "its options: give texts, numbers and truth values"
+            which = "its options: give strings, numbers and booleans"
         raise InvalidInputError(
-            f"Kafka's client refuses {which}; its options are those of librdkafka"
+            f"Kafka's client rejects {which}; its options are those of librdkafka"
         )
 
     def _answer(self, ask: Callable[[], Any], what: str) -> Any:
@@ -402,22 +404,24 @@ class Cluster:
         kinds, code = self._kafka.KafkaError, error.code()
         if code in (kinds.UNKNOWN_TOPIC_OR_PART, kinds.UNKNOWN_TOPIC_ID):
             return NotFoundError(
-                f"{self.brokers} has no {what}; check the name, and that this client may see it"
+                f"{self.brokers} has no {what}; check the name, and that it is visible to this"
+                " client"
             )
         if code == kinds.TOPIC_EXCEPTION:
-            return InvalidInputError(f"{what} cannot be: {error.str()}")
+            return InvalidInputError(f"{what} is not possible: {error.str()}")
         refused = [kinds._AUTHENTICATION, kinds.SASL_AUTHENTICATION_FAILED]  # noqa: SLF001 - public
         refused += [kinds.TOPIC_AUTHORIZATION_FAILED, kinds.CLUSTER_AUTHORIZATION_FAILED]
         if code in refused:
             return InvalidInputError(
-                f"{self.brokers} refuses to tell {what}: {error.str()}; check user, password and"
-                " rights (describe and read of the topic)"
+                f"{self.brokers} refuses to return {what}: {error.str()}; check user, password"
+                " and permissions (describe and read of the topic)"
             )
         return self.unavailable(f"{what}: {error.str()}")
 
 
 _CHECK: Final = (
-    "check the address, and that the brokers run and are reached at the names that they advertise"
+    "check the address, and that the brokers are running and reachable at the names that they"
+    " advertise"
 )
 
 
@@ -459,8 +463,8 @@ def _as_printed(topic_id: str) -> str:
         is_id = False
     if not is_id:
         raise InvalidInputError(
-            "the brokers give topics no id, which distinguishes a topic that was deleted and made"
-            " again from the first one; Kafka 2.8 and newer do"
+            "the brokers do not give topics an id, which distinguishes a topic that was deleted"
+            " and created again from the first one; Kafka 2.8 and newer do"
         )
     return plain
 

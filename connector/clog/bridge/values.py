@@ -117,11 +117,11 @@ def json_document(data: bytes, kind: pa.DataType) -> Any:
     try:
         return parsed_json(_text(data[HEADER_BYTES:] if data[:1] == b"\0" else data), kind)
     except json.JSONDecodeError as e:
-        raise UndecodableError(f"is no JSON: {e.msg} at character {e.pos}") from None
+        raise UndecodableError(f"is not JSON: {e.msg} at character {e.pos}") from None
     except RecursionError:
-        raise UndecodableError("is JSON that is nested too deep") from None
+        raise UndecodableError("is JSON that is nested too deeply") from None
     except ValueError as e:
-        raise UndecodableError(f"is no JSON that can be read: {e}") from None
+        raise UndecodableError(f"is not readable JSON: {e}") from None
 
 
 def plain_keys(data: bytes, kind: pa.DataType) -> Any:
@@ -148,7 +148,7 @@ def avro_values(schema: Any = None, *, by_id: Mapping[int, Any] | None = None) -
     3
     """
     if (schema is None) == (by_id is None):
-        raise InvalidInputError("give one schema of Avro, or schemas by their ids")
+        raise InvalidInputError("give one Avro schema, or schemas by their ids")
     given = {None: schema} if by_id is None else dict(by_id)
     try:
         parsed = {number: parsed_avro(one, {}) for number, one in given.items()}
@@ -160,7 +160,7 @@ def avro_values(schema: Any = None, *, by_id: Mapping[int, Any] | None = None) -
     def decode(data: bytes, kind: pa.DataType) -> Any:  # noqa: ARG001 - a schema says the types
         number, body = (None, data) if by_id is None else headed(data)
         if number not in parsed:
-            raise UndecodableError(f"has the schema id {number}, and no schema was given for it")
+            raise UndecodableError(f"has the schema id {number}, for which no schema was given")
         try:
             return there(read_avro(parsed[number], body))
         except UndecodableError as e:
@@ -189,14 +189,14 @@ def read_avro(parsed: Any, body: bytes) -> Any:
     except Exception as e:  # noqa: BLE001 - arbitrary bytes may raise anything
         value, why = None, type(e).__name__
     if why is not None:
-        raise UndecodableError(f"is no Avro of this schema: {why}")
+        raise UndecodableError(f"is not Avro of this schema: {why}")
     return value
 
 
 def there(value: Any) -> Any:
     """Returns the value; raises if it is null inside its encoding."""
     if value is None:  # A null would delete the key.
-        raise UndecodableError("is null inside of its encoding, which is no tombstone")
+        raise UndecodableError("is an encoded null, which is not a tombstone")
     return value
 
 
@@ -211,7 +211,7 @@ def _text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as e:
-        raise UndecodableError(f"is no UTF-8 at byte {e.start}") from None
+        raise UndecodableError(f"is not UTF-8 at byte {e.start}") from None
 
 
 def _hint(data: bytes, number: int | None) -> str:
@@ -251,9 +251,9 @@ def struct_of(fields: Iterable[tuple[str, Column]], what: str) -> Column:
         columns[name] = column
         count += column.fields
         if count > _FIELDS_MAX:  # Each use of a named type counts again.
-            raise InvalidInputError(f"{what} has more than {_FIELDS_MAX} fields within")
+            raise InvalidInputError(f"{what} contains more than {_FIELDS_MAX} fields")
     if not columns:
-        raise InvalidInputError(f"{what} has no fields, and so no column")
+        raise InvalidInputError(f"{what} has no fields, so it cannot be a column")
     kind = pa.struct(
         [pa.field(name, one.kind, nullable=one.nullable) for name, one in columns.items()]
     )
@@ -272,7 +272,9 @@ def _around(kind: pa.DataType, fix: Fix | None, *inner: Column) -> Column:
 def fixed_of(size: object) -> pa.DataType:
     """Returns the type of values with this many bytes; raises if no column has it."""
     if type(size) is not int or not 0 < size <= FIXED_BYTES_MAX:
-        raise InvalidInputError(f"no column has values of a fixed size of {size!s:.20} bytes")
+        raise InvalidInputError(
+            f"a column cannot have values of a fixed size of {size!s:.20} bytes"
+        )
     return pa.binary(size)
 
 
@@ -355,11 +357,11 @@ def connect_column(schema: Any) -> Column:
     try:
         return _connect(schema)
     except RecursionError:
-        raise InvalidInputError("the schema is nested too deep") from None
+        raise InvalidInputError("the schema is nested too deeply") from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
         if isinstance(e, InvalidInputError):
             raise
-        raise InvalidInputError("the schema is none of Kafka Connect's") from None
+        raise InvalidInputError("the schema is not one of Kafka Connect's") from None
 
 
 def _connect(schema: Any) -> Column:
@@ -413,8 +415,8 @@ class Registry:
             ) from e
         if "@" in url:
             raise InvalidInputError(
-                "the address of a schema registry has no user in it; give basic.auth.user.info as"
-                " an option of the registry"
+                "the address of a schema registry cannot contain a user; give"
+                " basic.auth.user.info as an option of the registry"
             )
         self.url = redact(url)
         self._error = library.SchemaRegistryError
@@ -422,7 +424,7 @@ class Registry:
             self._client: Any = library.SchemaRegistryClient.new_client({**options, "url": url})
         except (AttributeError, TypeError, ValueError) as e:
             raise InvalidInputError(
-                f"the options of the schema registry {self.url} are refused; they are those of"
+                f"the options of the schema registry {self.url} are rejected; give those of"
                 " confluent-kafka's SchemaRegistryClient"
             ) from e
         self._known: dict[tuple[str, int], Any] = {}
@@ -435,7 +437,9 @@ class Registry:
         if found is None:
             return None
         if type(found.schema_id) is not int:
-            raise InvalidInputError(f"{self.url} has no id of the newest schema of {subject}")
+            raise InvalidInputError(
+                f"{self.url} does not return an id of the newest schema of {subject}"
+            )
         self._known.setdefault((kind, found.schema_id), found.schema)
         try:
             return self.written(kind, found.schema_id, (0,) if kind == PROTOBUF else ())
@@ -465,9 +469,9 @@ class Registry:
             self._unknown += self._known[kind, number] is None
             if self._unknown > UNKNOWN_MAX:
                 raise InvalidInputError(
-                    f"{UNKNOWN_MAX} schema ids are not known to {self.url}: the topic's values have"
-                    " their schemas elsewhere, or no registry's header; check --registry and"
-                    " --decode"
+                    f"{UNKNOWN_MAX} schema ids are unknown to {self.url}: the schemas of the"
+                    " topic's values are elsewhere, or the values have no registry header; check"
+                    " --registry and --decode"
                 )
         schema = self._known[kind, number]
         if schema is None:
@@ -478,18 +482,18 @@ class Registry:
             getattr(schema.rule_set, "domain_rules", None)
             or getattr(schema.rule_set, "encoding_rules", None)
         ):
-            return f"has the schema id {number}, whose rules clog does not follow"
+            return f"has the schema id {number}, whose rules clog does not support"
         try:
             return self._avro(schema) if kind == AVRO else self._protobuf(schema, indexes)
         except SourceUnavailableError:
             raise
         except RecursionError:
-            why = "it is nested too deep"
+            why = "it is nested too deeply"
         except InvalidInputError as e:
             why = str(e)
         except Exception as e:  # noqa: BLE001 - any text may be registered
             why = f"it cannot be read ({type(e).__name__})"
-        return f"has the schema id {number}, which makes no columns: {why}"
+        return f"has the schema id {number}, which cannot become columns: {why}"
 
     def _avro(self, schema: Any) -> Written:
         named: dict[str, Any] = {}
@@ -505,23 +509,25 @@ class Registry:
 
         pool = descriptor_pool.DescriptorPool()
         files = self._references(schema, _form(PROTOBUF))
-        told = descriptor_pb2.FileDescriptorProto()
+        proto = descriptor_pb2.FileDescriptorProto()
         for name, one in (*files, ("clog.value", schema)):
-            told.ParseFromString(base64.b64decode(one.schema_str, validate=True))
-            told.name = name
-            for needed in told.dependency:
+            proto.ParseFromString(base64.b64decode(one.schema_str, validate=True))
+            proto.name = name
+            for needed in proto.dependency:
                 _add_well_known(pool, needed)
-            pool.Add(told)
-        names, inner = [told.package] if told.package else [], told.message_type
+            pool.Add(proto)
+        names, inner = [proto.package] if proto.package else [], proto.message_type
         for i in indexes:
             if not 0 <= i < len(inner):
-                raise InvalidInputError(f"it has {len(inner)} messages where number {i} is named")
+                raise InvalidInputError(
+                    f"it has {len(inner)} messages, but number {i} is requested"
+                )
             names.append(inner[i].name)
             inner = inner[i].nested_type
         found = pool.FindMessageTypeByName(".".join(names))
         column = _message_column(found, ())
         make, read = message_factory.GetMessageClass(found), column.fix
-        assert read is not None, "a message is read by its fields"
+        assert read is not None, "a message is only read through its fields"
         return Written(Column(column.kind), lambda body: read(make.FromString(body)))
 
     def _references(self, schema: Any, form: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
@@ -530,7 +536,7 @@ class Registry:
 
         def visit(one: Any, depth: int) -> Iterator[tuple[str, Any]]:
             if depth > _INDEXES_MAX:
-                raise InvalidInputError("its references are nested too deep")
+                raise InvalidInputError("its references are nested too deeply")
             for reference in one.references or ():
                 if reference.name in done:
                     continue
@@ -584,7 +590,7 @@ def _indexes(body: bytes) -> tuple[tuple[int, ...], bytes]:
     if count == 0:
         return (0,), body[at:]
     if not 0 < count <= _INDEXES_MAX:
-        raise UndecodableError(f"names a message by {count} numbers")
+        raise UndecodableError(f"gives {count} numbers for a message")
     found = []
     for _ in range(count):
         index, at = _varint(body, at)
@@ -600,7 +606,7 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
         value |= (body[at + i] & 127) << 7 * i
         if body[at + i] < 128:
             return (value >> 1) ^ -(value & 1), at + i + 1
-    raise UndecodableError("has no numbers of a message behind the schema's id")
+    raise UndecodableError("has no message numbers after the schema id")
 
 
 _AVRO: Final = {
@@ -630,7 +636,7 @@ def _avro_column(schema: Any, named: Mapping[str, Any], above: tuple[str, ...]) 
     if isinstance(schema, list):
         others = [one for one in schema if one != "null"]
         if len(others) != 1:
-            raise InvalidInputError("a union of several types has no column")
+            raise InvalidInputError("a union of several types cannot be a column")
         found = _avro_column(others[0], named, above)
         return replace(found, nullable=len(schema) > 1)
     if isinstance(schema, str):
@@ -641,7 +647,7 @@ def _avro_column(schema: Any, named: Mapping[str, Any], above: tuple[str, ...]) 
         schema = named[schema]
     kind, name = schema["type"], schema.get("name")
     if name is not None and name in above:
-        raise InvalidInputError(f"the type {name:.80} has itself within, and so no column")
+        raise InvalidInputError(f"the type {name:.80} contains itself, so it cannot be a column")
     if kind in ("record", "error"):
         return struct_of(
             ((f["name"], _avro_column(f["type"], named, (*above, name))) for f in schema["fields"]),
@@ -700,19 +706,19 @@ def _add_well_known(pool: Any, name: str) -> None:
     try:
         module = import_module(f"{name.removesuffix('.proto').replace('/', '.')}_pb2")
     except ImportError:
-        raise InvalidInputError(f"it needs {name:.80}, which Protobuf does not bring") from None
-    told = descriptor_pb2.FileDescriptorProto()
-    module.DESCRIPTOR.CopyToProto(told)
-    for needed in told.dependency:
+        raise InvalidInputError(f"it needs {name:.80}, which Protobuf does not include") from None
+    proto = descriptor_pb2.FileDescriptorProto()
+    module.DESCRIPTOR.CopyToProto(proto)
+    for needed in proto.dependency:
         _add_well_known(pool, needed)
-    pool.Add(told)
+    pool.Add(proto)
 
 
 def _message_column(message: Any, above: tuple[str, ...]) -> Column:
     """Returns the column for messages; its fix reads a message."""
     name = message.full_name
     if name in above:
-        raise InvalidInputError(f"the message {name:.80} has itself within, and so no column")
+        raise InvalidInputError(f"the message {name:.80} contains itself, so it cannot be a column")
     if name == f"{_WRAPPED}Timestamp":
         return Column(_STAMP, _stamp)
     above = (*above, name)

@@ -134,8 +134,8 @@ def verify(
         counts += comparison.counts
     target.check(cluster)  # So all records read are from this topic.
     names = ("same", "only_topic", "only_log", "keys", "undecodable")
-    told = {name: counts[name] for name in names}
-    return Verified(address.topic, log.url, ends, **told, differences=tuple(differences))
+    first = {name: counts[name] for name in names}
+    return Verified(address.topic, log.url, ends, **first, differences=tuple(differences))
 
 
 class _Comparison:
@@ -230,7 +230,9 @@ class _Comparison:
         both, *at = np.intersect1d(offsets[0], offsets[1], True, True)  # noqa: FBT003 - NumPy's
         pair = [side.take(to_arrow(index)) for side, index in zip(sides, at, strict=True)]
         if differ := _unequal(*pair):
-            self._tell(both[differ], "is another record in the topic than in the log")
+            self._add_differences(
+                both[differ], "is a different record in the topic than in the log"
+            )
         self.counts["same"] += len(both) - len(differ)
         for i, side in enumerate(sides):
             self._lasts[i] = _merged(self._lasts[i], _coded(side))
@@ -244,9 +246,9 @@ class _Comparison:
         for i, owner in enumerate(("topic", "log")):
             singles = _from(pa.concat_tables([_LASTS.empty_table(), *self._singles[i]]), start)
             self.counts[f"only_{owner}"] = singles.num_rows
-            self._tell(
+            self._add_differences(
                 self._unexplained(singles, known),
-                f"is in the {owner} alone, and nothing supersedes it",
+                f"is only in the {owner}, and nothing supersedes it",
             )
         alive = [_alive(_from(lasts, start)) for lasts in self._lasts]
         both = pa.concat_tables(alive).group_by("key").aggregate([("code", "min"), ("code", "max")])
@@ -256,13 +258,13 @@ class _Comparison:
         lone = [_without(alive[0], alive[1]), _without(alive[1], alive[0])]
         lone[1] = _newer(lone[1], self._hidden)
         for i, owner in enumerate(("topic", "log")):
-            self._tell(
+            self._add_differences(
                 to_numpy(lone[i].column("code")) // 2,
-                f"is the last value of its key in the {owner} alone",
+                f"is the last value of its key only in the {owner}",
             )
         self.counts["keys"] = in_both - unequal
-        told = {one.offset: one for one in reversed(self._differences)}
-        return [told[offset] for offset in sorted(told)][:_SHOWN_MAX]
+        first = {one.offset: one for one in reversed(self._differences)}
+        return [first[offset] for offset in sorted(first)][:_SHOWN_MAX]
 
     def _judge_undecodable(self, start: int) -> None:
         """Compares undecodable records with the log, and with the dead letters, if given."""
@@ -270,11 +272,15 @@ class _Comparison:
         self.counts["undecodable"] = len(found)
         mine = [to_numpy(rows.column("code")) // 2 for rows in self._singles[1]]
         there = np.isin(found, np.concatenate([found[:0], *mine]))
-        self._tell(found[there], "does not decode in the topic, and is a record of the log")
+        self._add_differences(
+            found[there], "cannot be decoded in the topic, but is a record of the log"
+        )
         if len(found) and self._target.letters is not None:
             place = self._target.topic.source, self._partition
             kept = np.isin(found, letter_offsets(self._target.letters, *place))
-            self._tell(found[~kept], "does not decode, and is not among the dead letters")
+            self._add_differences(
+                found[~kept], "cannot be decoded, but is not among the dead letters"
+            )
 
     def _unexplained(self, singles: pa.Table, known: pa.Table) -> np.ndarray[Any, Any]:
         """Returns the offsets of those that neither cleaner may have removed."""
@@ -288,7 +294,7 @@ class _Comparison:
         explained = superseded | (codes % 2 == 1) | (keyless & self._keyless_go)
         return np.asarray(codes[~explained] // 2)
 
-    def _tell(self, offsets: np.ndarray[Any, Any], why: str) -> None:
+    def _add_differences(self, offsets: np.ndarray[Any, Any], why: str) -> None:
         made = (Difference(self._partition, int(offset), why) for offset in offsets[:_SHOWN_MAX])
         self._differences += made
 

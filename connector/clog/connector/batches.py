@@ -124,18 +124,18 @@ class BatchTransaction:
         """
         if not self._is_running:
             raise InvalidInputError(
-                f"batch {self._batch_id} of job {self._real.id!r} is written to outside the with"
-                " block of its transaction, which commits nothing any more; write in the block:"
-                " with transaction(…) as t: t.write(df, url)"
+                f"batch {self._batch_id} of job {self._real.id!r} is written outside the with"
+                " block of its transaction, which no longer commits anything; write inside the"
+                " block: with transaction(…) as t: t.write(df, url)"
             )
         settings = write_options({**self._options, "path": url})
         self._run_id = local_property(df, RUN_ID) or ""
         mine = self._run_id, self._batch_id
         if self.is_done and self._run_id and _done.get((self._location, self._real.id)) == mine:
             raise InvalidInputError(
-                f"job {self._real.id!r} has committed batch {self._batch_id} in this run already,"
-                " so a second transaction of the batch would be dropped as a repetition; write all"
-                " in one, or give each its own job name"
+                f"job {self._real.id!r} has already committed batch {self._batch_id} in this run,"
+                " so a second transaction of the batch would be dropped as a repetition; write"
+                " everything in one, or give each its own job name"
             )
         if self.is_done and settings.fail_on_changed_batch is False:
             return
@@ -182,8 +182,8 @@ class BatchTransaction:
         log = self._home if is_home else Log(opened(location).handle)
         if log.id != log_id:
             raise LogReplacedError(
-                f"{log.url} was deleted and recreated while a batch was written to it; nothing was"
-                " committed; run the batch again"
+                f"{log.url} was deleted and recreated while a batch was being written to it;"
+                " nothing was committed; run the batch again"
             )
         return log
 
@@ -224,9 +224,9 @@ def transaction(
     check_id(job)
     if type(batch_id) is not int or not 0 <= batch_id < 1 << 63:
         raise InvalidInputError(
-            f"batch_id={batch_id!r:.80} of job {job!r} is not the number of a micro-batch; allowed:"
-            " integers from 0 to 2^63 - 1; pass the second argument of the function that was given"
-            " to foreachBatch"
+            f"batch_id={batch_id!r:.80} of job {job!r} is not the number of a micro-batch;"
+            " allowed: integers from 0 to 2^63 - 1; pass the second argument of the function"
+            " given to foreachBatch"
         )
     given = texts_of(options)
     settings = write_options({**given, "path": home})
@@ -253,10 +253,10 @@ def _held_log(settings: "WriteOptions", job: str) -> "Log":
         log.handle.recent()
     except NotFoundError as e:
         raise LogReplacedError(
-            f"the home of job {job!r} is not the log that this process wrote the job's batches to:"
-            f" {e}; to write all of them again, start the query with a new checkpoint and another"
-            " job name; to go on with this batch in the log that is there, or is made, start it as"
-            " it is"
+            f"the home of job {job!r} is not the log that this process wrote the job's batches"
+            f" to: {e}; to write all of them again, start the query with a new checkpoint and"
+            " another job name; to continue with this batch in the log that exists now, or in a"
+            " new one, start it unchanged"
         ) from e
     return log
 
@@ -281,9 +281,9 @@ class BatchAppender:
         if query_id is None:
             raise InvalidInputError(
                 "append_batches cannot tell its streaming query: give its result to foreachBatch;"
-                " with Spark Connect, whose foreachBatch knows no query, give the query a name of"
-                ' your own, such as writerId="orders": the same at each restart, and another one'
-                " with a new checkpoint"
+                " with Spark Connect, whose foreachBatch does not identify the query, give the"
+                ' query a name, such as writerId="orders": the same name at each restart, and'
+                " another one with a new checkpoint"
             )
         writer = ClogStreamWriter(self._options, df.schema, overwrite=False)
         task = TaskIds(query_id, batch_id)

@@ -52,7 +52,7 @@ import xxhash
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import LongType, StructField, StructType
 
-from clog.connector.opened_logs import check_meant, opened, types_of
+from clog.connector.opened_logs import check_log_id, opened, types_of
 from clog.connector.options import read_options, texts_of
 from clog.connector.read.batch_reader import BatchRead, check_batch
 from clog.connector.read.task_read import found_batches
@@ -268,7 +268,7 @@ class _Numbers:
             numbers = {p: (h >> shift) & ((1 << NAME_BITS) - 1) for p, h in hashes.items()}
             if len(set(numbers.values())) == len(numbers):
                 return cls(numbers, shift)
-        raise CannotScanError("it has too many objects; let the cleaner put small ones together")
+        raise CannotScanError("it has too many objects; let the cleaner merge small ones")
 
     def of_row(self, path: str, row: int) -> int:
         """Returns the place of a row of a file."""
@@ -356,7 +356,7 @@ class _Runs:
             is_further = f"get({_RUN}s, {run} + {step}) <= {_PLACE}"
             yield f"{run} + if({is_further}, {step}, 0) AS {_RUN}{bit}"
             run = f"{_RUN}{bit}"
-        for name, (kind, values) in self._said().items():
+        for name, (kind, values) in self._spans().items():
             same = len(set(values)) == 1
             one = f"{kind}({'NULL' if values[0] is None else values[0]})"
             yield f"{one if same else f'get({_array(values, kind)}, {run})'} AS {name}"
@@ -373,13 +373,13 @@ class _Runs:
         within = np.arange(len(runs)) - np.repeat(np.cumsum(counts) - counts, counts)
         said = {
             name: pa.array(values, _TYPES[kind]).take(to_arrow(runs))
-            for name, (kind, values) in self._said().items()
+            for name, (kind, values) in self._spans().items()
         }
         return _sent(
             _clog_block=low[runs] + within, _clog_first=firsts[runs], _clog_end=ends[runs], **said
         )
 
-    def _said(self) -> "dict[str, tuple[str, list[int | None]]]":
+    def _spans(self) -> "dict[str, tuple[str, list[int | None]]]":
         """Returns what each run says about its rows: column -> type, values."""
         pairs = list(zip(self.firsts, self.pieces, strict=True))
         times = [piece.append_time_ms for piece in self.pieces]
@@ -414,9 +414,9 @@ def table_frame(
     spark: "SparkSession", url: str, version: int | None, options: Mapping[str, object]
 ) -> "DataFrame":
     """Does `tools.read_table`."""
-    given = _given_table(url, version, options)
+    given = _options_of(url, version, options)
     settings = _settings(given)
-    log = _meant_log(settings)
+    log = _log_of(settings)
     if settings.keys is not None and len(settings.keys) <= KEYS_MAX:
         return _looked_up(spark, log, settings)
     log.handle.refresh()
@@ -457,8 +457,8 @@ def forget() -> None:
 
 def table_count(url: str, version: int | None, options: Mapping[str, object]) -> int:
     """Does `tools.count_table`."""
-    settings = _settings(_given_table(url, version, options))
-    log = _meant_log(settings)
+    settings = _settings(_options_of(url, version, options))
+    log = _log_of(settings)
     if settings.keys is not None:
         return len(_rows_of_keys(log, settings)[1])
     log.handle.refresh()
@@ -475,7 +475,7 @@ def log_count(url: str, options: Mapping[str, object]) -> int:
 _KEYS = ("keys", "keysbase64")
 
 
-def _given_table(url: str, version: int | None, options: Mapping[str, object]) -> dict[str, str]:
+def _options_of(url: str, version: int | None, options: Mapping[str, object]) -> dict[str, str]:
     given = _given(options, own=("view", "path", "asofversion"))
     given |= {"view": "table", "path": url}
     return given if version is None else given | {"asofversion": str(version)}
@@ -484,7 +484,7 @@ def _given_table(url: str, version: int | None, options: Mapping[str, object]) -
 def _given(options: Mapping[str, object], *, own: tuple[str, ...]) -> dict[str, str]:
     given = texts_of(options)
     if mine := sorted(given.keys() & {*own}):
-        raise OptionError(f"options {mine} are the function's own; leave them out")
+        raise OptionError(f"options {mine} are set by the function; leave them out")
     return given
 
 
@@ -494,16 +494,16 @@ def _settings(given: Mapping[str, str]) -> "ReadOptions":
     return settings
 
 
-def _meant_log(settings: "ReadOptions") -> "Log":
+def _log_of(settings: "ReadOptions") -> "Log":
     log = opened(settings.location)
-    check_meant(log.handle, settings.log_id)
+    check_log_id(log.handle, settings.log_id)
     return log
 
 
 def _opened(given: Mapping[str, str]) -> BatchRead:
     """Opens the log as it is now."""
     settings = _settings(given)
-    log = _meant_log(settings)
+    log = _log_of(settings)
     log.handle.refresh()
     return _batch_read(log, settings)
 
@@ -545,7 +545,7 @@ def _scanned_table(spark: "SparkSession", read: BatchRead, manifest: "Manifest")
 
     def shown(folder: str) -> Shown:
         plans = read.plans()
-        _check_told(plans)
+        _check_masked(plans)
         hidden = _hidden(_table_masks(read, manifest, plans))
         pieces = [
             piece
@@ -630,10 +630,12 @@ def _check_types(handle: "Handle", read: StructType) -> None:
         # An evolved schema: objects may have narrower types.
         kind = _foreign(field.type, evolved=schema.id > 0) if field.name in read.names else None
         if kind is not None:
-            raise CannotScanError(f"its schema has the type {kind}, which Spark's reader has not")
+            raise CannotScanError(
+                f"its schema has the type {kind}, which Spark's reader does not support"
+            )
 
 
-def _check_told(plans: "Sequence[TablePlan]") -> None:
+def _check_masked(plans: "Sequence[TablePlan]") -> None:
     """Raises if too many keys would have to be read to find which rows count."""
     rows = sum(
         piece.rows
@@ -643,8 +645,8 @@ def _check_told(plans: "Sequence[TablePlan]") -> None:
     )
     if rows > ROWS_MAX:
         raise CannotScanError(
-            f"no masks say which of {rows:,} rows are the latest of their keys; the cleaner makes"
-            " them (clog upgrade superseded-rows, clog clean)"
+            f"it has no masks that say which of {rows:,} rows are the latest of their keys; the"
+            " cleaner makes them (clog upgrade superseded-rows, clog clean)"
         )
 
 
@@ -653,7 +655,7 @@ def _say_once(url: str, reason: CannotScanError) -> None:
     if (url, str(reason)) not in _SAID:
         _SAID.add((url, str(reason)))
         _LOGGER.warning(
-            'reading %s by format("clog"), which takes longer than Spark\'s own scan: %s',
+            'reading %s with format("clog"), which is slower than Spark\'s own scan: %s',
             url,
             reason,
         )
@@ -671,7 +673,9 @@ def _folder_in_jvm(url: str, log_id: str) -> str:
     elif there.protocol in ("abfs", "abfss") and "@" in there.root.partition("/")[0]:
         root = there.url
     else:
-        raise CannotScanError(f"Spark's JVM has no filesystem for {there.protocol} URLs like this")
+        raise CannotScanError(
+            f"Spark's JVM has no filesystem for {there.protocol} URLs such as this"
+        )
     return f"{root}/{folder_of(log_id)}"
 
 

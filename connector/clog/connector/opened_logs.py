@@ -28,7 +28,7 @@ STALE_MS = 600_000
 def opened(location: Location) -> "Log":
     """Returns the log at a location, as it is now or was `STALE_MS` ago."""
     log = _LOGS.get(location)
-    if log is None or not _is_still_there(log):
+    if log is None or not _is_unchanged(log):
         _LOGS.pop(location, None)
         log = _LOGS[location] = location.log()
     tip = log.handle.tip
@@ -74,30 +74,30 @@ def of_id(location: Location, log_id: str) -> "Log":
         log = opened(location)
     if log.handle.standing.log_id != log_id:
         raise LogReplacedError(
-            f"{log.url} was deleted and recreated while records were written to it; nothing was"
-            " committed; write again"
+            f"{log.url} was deleted and recreated while records were being written to it; nothing"
+            " was committed; write again"
         )
     return log
 
 
-def check_meant(handle: "Handle", log_id: str | None) -> None:
+def check_log_id(handle: "Handle", log_id: str | None) -> None:
     """Raises if a log is not the one that option ``logId`` names."""
     there = handle.standing.log_id
     if log_id not in (None, there):
         raise LogReplacedError(
-            f"the log at {handle.store.url} was deleted and recreated (its id was {log_id}, now it"
-            f" is {there}); nothing was read or written; begin again with the log that is there"
+            f"the log at {handle.store.url} was deleted and recreated (its id was {log_id}, now"
+            f" it is {there}); nothing was read or written; start again with the new log"
         )
 
 
-def _is_still_there(log: "Log") -> bool:
+def _is_unchanged(log: "Log") -> bool:
     try:
         log.handle.standing.check()
         log.handle.recent()
     except NotFoundError as e:
         _LOGGER.warning(
-            "opening %s anew; what this process wrote to it before may not be in the log that"
-            " stands there now: %s",
+            "opening %s again; records that this process wrote to it may not be in the log that"
+            " is there now: %s",
             log.url,
             e,
         )

@@ -49,7 +49,7 @@ _FOREIGN = {
     "readchangefeed": (_DELTA, "a log is its change feed: leave it out"),
     **dict.fromkeys(
         ("ignoredeletes", "ignorechanges", "skipchangecommits", "mergeschema"),
-        (_DELTA, "nothing here needs it: leave it out"),
+        (_DELTA, "it has no effect here: leave it out"),
     ),
 }
 """Options of other formats that have no effect here: whose they are, and what to do instead."""
@@ -111,7 +111,7 @@ class Option:
 
 def _text(value: str) -> str:
     if not value:
-        raise ValueError("a text that is not empty")
+        raise ValueError("a non-empty string")
     return value
 
 
@@ -306,7 +306,7 @@ DEFINITIONS = (
         *("failOnDataLoss", "read", "true", _boolean),
         "what to do when offsets are gone (retention, deleteRecords) or not there, a stream"
         " missed a tombstone, a partition is no longer read, or another log is at the path:"
-        " `true` fails the query, `false` warns and goes on with what there is",
+        " `true` fails the query, `false` warns and continues with what exists",
         "fail_on_data_loss",
     ),
     Option(
@@ -368,19 +368,19 @@ DEFINITIONS = (
     Option(
         *("partitions", "read, write", Unset("all; 4"), _partition_numbers),
         "read: the partitions to read, `0,2`; write: number of partitions of a log that the write"
-        " creates; it cannot be changed later",
+        " creates, which cannot change later",
         "partitions",
         of_write=_positive,
     ),
     Option(
         *("keyColumns", "write", _NONE, _column_names),
-        "comma-separated columns of the DataFrame: a log that the write creates is typed, has"
-        " these for its key and the others for its value, and its table is shown as plain columns",
+        "comma-separated columns of the DataFrame: a log that the write creates is typed, with"
+        " these as its key and the others as its value, and its table is shown as plain columns",
         "key_columns",
     ),
     Option(
         *("config.<name>", "write", _NONE, None),
-        "Kafka topic config of a log that the write creates, such as `config.cleanup.policy`",
+        "Kafka topic config for a log that the write creates, such as `config.cleanup.policy`",
     ),
     Option(
         *("writerId", "write (stream)", Unset("the query's id"), _text),
@@ -395,14 +395,14 @@ DEFINITIONS = (
     ),
     Option(
         *("txnVersion", "write (batch)", _NONE, _natural),
-        "number of the write, which must rise; see `txnAppId`",
+        "number of the write, which must increase; see `txnAppId`",
         "txn_version",
     ),
     Option(
         *("failOnChangedBatch", "write", Unset("stream: true, batch: false"), _boolean),
         "what to do when the log already has this batch (or this `txnVersion`) with other rows,"
         " or has a later one (batch) or none of those before it (stream): `true` fails, `false`"
-        " warns and keeps the rows that are there. `upsert` sets it",
+        " warns and keeps the existing rows. `upsert` sets it",
         "fail_on_changed_batch",
     ),
     Option(*("topic", "read, write", _NONE, None), "only checked: must be the log's name"),
@@ -417,7 +417,7 @@ DEFINITIONS = (
     ),
     Option(
         *("logId", "read, write", Unset("any"), _text),
-        "the id of the log that is meant: another one at the path, since it was deleted and"
+        "the id of the intended log: a different log at the path, after it was deleted and"
         " recreated, is refused. `snapshot_and_stream` and `upsert` set it",
         "log_id",
     ),
@@ -430,8 +430,8 @@ DEFINITIONS = (
     ),
     Option(
         *("readerHold", "stream", "0s", units.duration_ms),
-        "for how long after each word of it the cleaner waits for the reader that `readerId`"
-        " names, so that it misses no delete: as far as the log's `reader.hold.max.ms` allows",
+        "how long after each report the cleaner waits for the reader that `readerId` names, so"
+        " that it misses no delete; at most the log's `reader.hold.max.ms`",
         "reader_hold_ms",
     ),
     Option(
@@ -571,8 +571,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     uncommitted = got["isolation"] == "read_uncommitted"
     if uncommitted and got["view"] != "log":
         raise OptionError(
-            f'option "isolation" is read_uncommitted, but view={got["view"]} shows what is'
-            " committed alone; leave one of them out"
+            f'option "isolation" is read_uncommitted, but view={got["view"]} shows only committed'
+            " records; leave one of them out"
         )
     return ReadOptions(
         location=location,
@@ -646,8 +646,8 @@ class _Given:
         if topic is not None and topic != location.name:
             raise OptionError(
                 f'option "topic" is {_shown(topic)}, but the log at this path is'
-                f" {location.name!r}; a path holds one log: omit topic, or give the other"
-                " log's path"
+                f" {location.name!r}; a path has one log: omit topic, or give the other log's"
+                " path"
             )
         return location
 

@@ -76,7 +76,8 @@ def spark_type(kind: "pa.DataType", path: str, others: DataType | None = None) -
         return others
     if found is None:
         raise InvalidInputError(
-            f"{path} has type {kind}, for which Spark has none; leave it out by the option columns"
+            f"{path} has type {kind}, which Spark does not have; leave it out with the option"
+            " columns"
         )
     return _named(found)
 
@@ -136,7 +137,7 @@ def unreadable(given: DataType, stored: DataType, path: str) -> str | None:
     may be missing, and NOT NULL omitted. ``NullType`` stands for a type that Spark does not have.
     """
     if isinstance(stored, NullType):
-        return f"column {path} has a type for which Spark has none; leave it out of the schema"
+        return f"column {path} has a type that Spark does not have; leave it out of the schema"
     if isinstance(given, StructType) and isinstance(stored, StructType):
         there = {f.name: f for f in stored.fields}
         for f in given.fields:
@@ -150,11 +151,11 @@ def unreadable(given: DataType, stored: DataType, path: str) -> str | None:
         return None
     if isinstance(given, ArrayType) and isinstance(stored, ArrayType):
         if stored.containsNull and not given.containsNull:
-            return f"column {path} may hold nulls"
+            return f"column {path} may contain nulls"
         return unreadable(given.elementType, stored.elementType, f"{path}.element")
     if isinstance(given, MapType) and isinstance(stored, MapType):
         if stored.valueContainsNull and not given.valueContainsNull:
-            return f"column {path} may hold nulls"
+            return f"column {path} may contain nulls"
         return unreadable(given.valueType, stored.valueType, f"{path}.value")
     if given.simpleString() == stored.simpleString():
         return None
@@ -358,10 +359,10 @@ def check_write_schema(
             remedy = f"cast({name} as {_accepted(name)[0].simpleString()})"
             if name in ("key", "value") and isinstance(kind, StructType | ArrayType | MapType):
                 # A cast would make a text, too, but not JSON.
-                remedy = f"to_json({name}) makes a text of it, a typed log takes it as it is"
+                remedy = f"to_json({name}) converts it to text; a typed log accepts it unchanged"
             if name in ("key", "value") and isinstance(kind, TimestampType):
                 # A cast's text depends on the session's zone, in which one hour a year is repeated.
-                remedy = f"string(unix_micros({name})) is one text in every time zone"
+                remedy = f"string(unix_micros({name})) gives the same text in every time zone"
             raise InvalidInputError(
                 f"column {name} has type {kind.simpleString()}, {where} takes {allowed}; {remedy}"
             )
@@ -371,7 +372,7 @@ def _check_typed(kind: DataType, field: "pa.Field", where: str) -> None:
     from clog.storage.types.conform import type_problem
 
     if problem := type_problem(arrow_type(kind), field.type, field.name):
-        raise InvalidInputError(f"{where} is typed, and takes no such column: {problem}")
+        raise InvalidInputError(f"{where} is typed, and cannot take this column: {problem}")
 
 
 def _check_once(schema: StructType, where: str) -> None:

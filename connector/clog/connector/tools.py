@@ -65,7 +65,7 @@ def beside_table(
 
     given = texts_of(options)
     if own := {"view", "asofversion", "asoftimestamp", "path"} & given.keys():
-        raise OptionError(f"options {sorted(own)} are beside_table's own; leave them out")
+        raise OptionError(f"options {sorted(own)} are set by beside_table; leave them out")
     settings = read_options({**given, "view": "table", "path": url})
     check_batch(settings)
 
@@ -445,9 +445,9 @@ def snapshot_and_stream(spark: "SparkSession", url: str, **options: object) -> S
     given = texts_of(options)
     log = Log.open(read_options({**given, "path": url}).location.store())
     head, version = log.handle.tip.head, log.handle.tip.version
-    meant = {**given, "logid": log.handle.standing.log_id}
-    of_table = {**meant, "view": "table", "asofversion": str(version)}
-    of_stream = {**meant, "sinceversion": str(version)}
+    common = {**given, "logid": log.handle.standing.log_id}
+    of_table = {**common, "view": "table", "asofversion": str(version)}
+    of_stream = {**common, "sinceversion": str(version)}
     check_batch(read_options({**of_table, "path": url}))
     settings = read_options({**of_stream, "path": url})
     check_stream(settings)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _Fields = Sequence[tuple[str, T.DataType]]
 """Names and types of columns."""
 _LOGGER = logging.getLogger("clog.connector")
-_told: set[tuple[str, str]] = set()
+_warned: set[tuple[str, str]] = set()
 _ENCODING, _TIME_ZONE = "encoding", "encodingTimeZone"
 _SPARKS, _EXACT = 1, 2
 """The encodings: that of 0.1.0, and that of FORMAT.md §19."""
@@ -228,8 +228,8 @@ def _checked_log(
             check_rows(*columns.fields())
         if types is not None and asked.encoding is not None:
             raise OptionError(
-                f'option "{_ENCODING}" is about texts, but {redact(settings.location.name)} is a'
-                " typed log, whose keys are what they are; leave the option out"
+                f'option "{_ENCODING}" concerns keys as text, but'
+                f" {redact(settings.location.name)} is a typed log; leave the option out"
             )
 
     wanted = None if settings.key_columns is None else [k.lower() for k in settings.key_columns]
@@ -241,9 +241,9 @@ def _checked_log(
     log = opened_or_created(settings, check, rows=columns.df.schema)
     if header := LogConfig.from_overrides(log.handle.tip.head.config).compaction_strategy_header:
         raise InvalidInputError(
-            f"{log.url} compares the header {header!r} (compaction.strategy=header), and rows of an"
-            " upsert have no headers; nothing was appended; upsert into a log with the strategy"
-            " offset, or append records with a column headers in foreachBatch"
+            f"{log.url} compares the header {header!r} (compaction.strategy=header), but rows of"
+            " an upsert have no headers; nothing was appended; upsert into a log with the"
+            " strategy offset, or append records with a column headers in foreachBatch"
         )
     log_id = log.handle.standing.log_id
     if last is not None and last.log_id != log_id and settings.fail_on_changed_batch:
@@ -255,8 +255,9 @@ def _checked_log(
         )
     if writer.sequence and not is_known(log, writer):
         _LOGGER.warning(
-            "%s has none of the batches before batch %d of %r: none was upserted, or it was"
-            " elsewhere or under another name, or the log was deleted and recreated; continuing",
+            "%s has none of the batches before batch %d of %r: none was upserted, or they were"
+            " upserted elsewhere or under another name, or the log was deleted and recreated;"
+            " continuing",
             *(log.url, writer.sequence, writer.writer_id),
         )
     return log
@@ -266,9 +267,9 @@ def _app_id(query_id: str | None, name: str | None, url: str) -> str:
     if query_id is None:
         raise InvalidInputError(
             f"upsert into {redact(url)} cannot tell its streaming query; call it in foreachBatch;"
-            " with Spark Connect, whose foreachBatch knows no query, give the query a name of"
-            ' your own, such as query_id="word-counts": the same at each restart, and another one'
-            " with a new checkpoint"
+            " with Spark Connect, whose foreachBatch does not identify the query, give the query"
+            ' a name, such as query_id="word-counts": the same name at each restart, and another'
+            " one with a new checkpoint"
         )
     return query_id if name is None else f"{query_id}/{name}"
 
@@ -346,7 +347,7 @@ def _typed(df: "DataFrame", columns: Sequence[str], field: "pa.Field") -> "Colum
     if not pa.types.is_struct(field.type):
         if len(columns) > 1:
             raise InvalidInputError(
-                f"the {field.name} of the log is {field.type}, which is one column, and"
+                f"the {field.name} of the log is {field.type}, which is a single column, but"
                 f" {', '.join(columns)} are {len(columns)}; name one"
             )
         return cols[0]
@@ -395,14 +396,14 @@ def check_rows(keys: _Fields, values: _Fields) -> None:
     for name, kind in keys:
         if (refused := _no_key(kind)) is not None:
             raise InvalidInputError(
-                f"key column {name} is or has a {refused}, of which equal ones may have several"
-                " texts; make keys of other columns, or of its parts"
+                f"key column {name} is or has a {refused}, for which equal values may have"
+                " different texts; use other columns as keys, or parts of it"
             )
     for name, kind in (*keys, *values):
         if any(isinstance(t, T.StructType) and t.names == [READY_JSON] for t in _within(kind)):
             raise InvalidInputError(
                 f"column {name} is or has a struct with the one field {READY_JSON}, a name that"
-                " clog keeps for the JSON of variants; rename the field"
+                " clog reserves for the JSON of variants; rename the field"
             )
 
 
@@ -449,8 +450,8 @@ def _agreed_rules(
     own = None if names is None else kept.spelled(names)
     if own is not None and names is not None and _lowered(own) != _lowered(names):
         raise InvalidInputError(
-            f"the keys of the upsert are {', '.join(names)}, but those in {log.url} have the order"
-            f" {', '.join(own)}, and another order makes other keys; name them in this one"
+            f"the keys of the upsert are {', '.join(names)}, but those in {log.url} have the"
+            f" order {', '.join(own)}, and another order makes other keys; use that order"
         )
     return kept
 
@@ -567,8 +568,8 @@ def _check_zone(df: "DataFrame", zone: str) -> None:
         one.select(F.to_utc_timestamp(F.lit("2000-01-01"), F.lit(zone))).collect()
     except PySparkException:
         raise OptionError(
-            f'option "{_TIME_ZONE}" is {zone!r}, which is no time zone that Spark knows; name one'
-            " such as Europe/Berlin or +05:30"
+            f'option "{_TIME_ZONE}" is {zone!r}, which is not a time zone that Spark knows; give'
+            " one such as Europe/Berlin or +05:30"
         ) from None
 
 
@@ -576,19 +577,19 @@ def _check_same_texts(url: str, keys: _Fields, values: _Fields) -> None:
     """Raises if keys have other texts than 0.1.0 wrote; warns once if values have."""
     for change in _changes(keys):
         raise InvalidInputError(
-            f"nothing was upserted into {url}: it has records of an earlier release, whose text of"
-            f" key column {change.column}, {change.kind}, was another one: {change.before}, now"
+            f"nothing was upserted into {url}: it has records of an earlier release, which wrote"
+            f" key column {change.column}, {change.kind}, differently: {change.before}, now"
             f" {change.now}; every key would get a second row; set {_ENCODING}=1 and"
             f" {_TIME_ZONE}=<that of the sessions that wrote it> in the options of upsert to keep"
-            f" the old texts; or {_ENCODING}=2, if no upsert has written these keys here, or into a"
-            " new log"
+            f" the old texts; or {_ENCODING}=2, if no upsert has written these keys here, or into"
+            " a new log"
         )
     for change in _changes(values):
-        if (url, change.column) not in _told:
-            _told.add((url, change.column))
+        if (url, change.column) not in _warned:
+            _warned.add((url, change.column))
             _LOGGER.warning(
-                "upsert into %s: value column %s, %s, has another text than earlier releases wrote:"
-                " %s, now %s",
+                "upsert into %s: value column %s, %s, is written differently from earlier"
+                " releases: %s, now %s",
                 *(url, change.column, change.kind, change.before, change.now),
             )
 

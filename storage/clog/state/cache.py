@@ -383,7 +383,7 @@ class Uncommitted(Shared):
             return key, recent[key]
         if self._spilled is None:
             return None
-        with self._told():
+        with self._named_errors():
             found = self._spilled.execute(_GET_CHANGE, (key,)).fetchone()
         return None if found is None else (key, found[0])
 
@@ -446,7 +446,7 @@ class Uncommitted(Shared):
         return _CHANGE_BYTES + len(key) + len(self._recent[key] or b"") if known else 0
 
     def _rows(self, statement: str, low: bytes, number: int) -> list[Change]:
-        with self._lock, self._told():
+        with self._lock, self._named_errors():
             if self._spilled is None:
                 raise InvalidInputError("the store was closed during the scan; open it again")
             found = self._spilled.execute(statement, (low, number, RANGE_ROWS))
@@ -454,7 +454,7 @@ class Uncommitted(Shared):
 
     def _spill(self) -> None:
         rows = iter(self._sorted())
-        with self._told():
+        with self._named_errors():
             if self._spilled is None:
                 self._spilled = _private()
             self._number += bool(self._ranges)
@@ -464,7 +464,7 @@ class Uncommitted(Shared):
         self._recent, self._recent_bytes = {}, 0
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _named_errors(self) -> Iterator[None]:
         """Turns SQLite's errors about its temporary file into ours, in words for users."""
         try:
             yield
@@ -472,13 +472,13 @@ class Uncommitted(Shared):
             what = f"uncommitted changes beyond memory_bytes={self._memory_bytes}"
             if _has_no_room(e):
                 raise StateFileError(
-                    f"{what} have no room in {_temporary_folder()}, where temporary files are: {e};"
-                    " what was put before is there: commit it, make room, or start the process with"
-                    " SQLITE_TMPDIR set to a folder that has some"
+                    f"no space in {_temporary_folder()}, the folder of temporary files, for"
+                    f" {what}: {e}; earlier puts are kept: commit them, free space, or start the"
+                    " process with SQLITE_TMPDIR set to a folder that has space"
                 ) from e
             raise CorruptionError(
-                f"{what} cannot be read back from {_temporary_folder()}, where temporary files are:"
-                f" {e}; call rollback(), and put them again"
+                f"{what} cannot be read back from {_temporary_folder()}, the folder of temporary"
+                f" files: {e}; call rollback(), and put them again"
             ) from e
 
 

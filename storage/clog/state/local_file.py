@@ -108,8 +108,8 @@ _OF_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 _OF_FILE = frozenset({errno.EIO, errno.EINVAL})
 _ODD = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 """Errors of reading a footer or a directory that another program wrote, with valid checksums."""
-_DELETED = "it was deleted, or another one stands in its place"
-_ELSEWHERE = "a row stands in the place of another"
+_DELETED = "it was deleted or replaced"
+_ELSEWHERE = "a row is in the place of another"
 
 
 class DamagedCacheError(Exception):
@@ -213,7 +213,7 @@ class LocalFile:
             level = _append_level(out, pieces)
             _point(out, 0, _append_footer(out, position, [] if level is None else [level]))
             if not is_at(path, file.fileno()):
-                raise DamagedCacheError("it was deleted while it was built")
+                raise DamagedCacheError("it was deleted while it was being built")
 
     def close(self) -> None:
         self._held = _Closed()
@@ -254,7 +254,7 @@ class LocalFile:
             size = (end - first) * _ENTRY_BYTES
             entries = self._read(level.index_at + first * _ENTRY_BYTES, size)
             if xxh3_64_intdigest(entries) != level.sums[bucket]:
-                raise DamagedCacheError("a part of its index is not what was written")
+                raise DamagedCacheError("a part of its index is damaged")
             while (at := entries.find(low, at + 1)) >= 0:
                 if at % _ENTRY_BYTES:
                     continue
@@ -321,7 +321,7 @@ class LocalFile:
                 level = _append_level(out, merged)
                 levels = [*([] if level is None else [level]), *levels[count:]]
             footer = _append_footer(out, position, levels)
-            os.fdatasync(file.fileno())
+            getattr(os, "fdatasync", os.fsync)(file.fileno())  # macOS has none.
             with committing:
                 header = _point(out, shown.number + 1, footer, shown.header)
                 self._shown = Shown(header, shown.number + 1, out.at, position, tuple(levels))
@@ -377,7 +377,7 @@ class LocalFile:
             return None
         ends = self._ends(run, first, stop)
         if ends[-1] != behind - at:
-            raise DamagedCacheError("the lengths of its rows are not what was written")
+            raise DamagedCacheError("the lengths of its rows are damaged")
         data = self._read(at, behind - at)
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
         rows = pa.Array.from_buffers(pa.large_binary(), stop - first, buffers)
@@ -385,10 +385,10 @@ class LocalFile:
         sums = np.fromiter(map(xxh3_64_intdigest, [row[_CHECKSUM_BYTES:] for row in listed]), "<u8")
         heads = b"".join([row[: _ROW.size] for row in listed])
         if len(heads) != len(listed) * _ROW.size:
-            raise DamagedCacheError("a row is shorter than any can be")
+            raise DamagedCacheError("a row is shorter than the shortest possible one")
         table = np.frombuffer(heads, np.dtype([("sum", "<u8"), ("numbers", _NUMBERS)]))
         if (table["sum"] != sums).any():
-            raise DamagedCacheError("the xxh3_64 of a row is not the one written with it")
+            raise DamagedCacheError("the xxh3_64 of a row does not match the stored one")
         numbers = table["numbers"]
         keys = [
             row[_ROW.size : _ROW.size + n]
@@ -410,7 +410,7 @@ class LocalFile:
                 begin = end
             if not begin:
                 if end > behind - at:
-                    raise DamagedCacheError("the length of a row is not what was written")
+                    raise DamagedCacheError("the length of a row is damaged")
                 begin = end
                 key, partition, offset, timestamp, value = self._row_at(at, end)
                 before = _next(before, (key, partition))
@@ -456,7 +456,7 @@ class LocalFile:
     def _load(self, header: bytes, known: Mapping[Place, Level]) -> Shown:
         number, place = _slot_of(header)
         if not place[1]:
-            raise DamagedCacheError("another one was built in its place")
+            raise DamagedCacheError("it was replaced by a new one")
         footer = self._read_checked(place, "footer")
         try:
             schema, *rest = json.loads(footer)
@@ -473,14 +473,14 @@ class LocalFile:
                 for place in places
             )
         except _ODD as e:
-            raise DamagedCacheError(f"its footer is not one ({type(e).__name__})") from e
+            raise DamagedCacheError(f"its footer is invalid ({type(e).__name__})") from e
         return Shown(header, number, place[0] + place[1], position, read)
 
     def _read_checked(self, place: Place, what: str) -> bytes:
         at, size, checksum = place
         data = self._read(at, size)
         if xxh3_64_intdigest(data) != checksum:
-            raise DamagedCacheError(f"its {what} is not what was written")
+            raise DamagedCacheError(f"its {what} is damaged")
         return data
 
 
@@ -671,7 +671,7 @@ def _level_of(place: Place, data: bytes) -> Level:
         runs.append(Run(begin, size, rows, lengths_at, marks))
     behind = at + (1 << min(bits, 64)) + 1
     if len(words) != 2 * behind - at - 1:
-        raise DamagedCacheError("its directory is not one")
+        raise DamagedCacheError("its directory is invalid")
     return Level(place, index_at, 64 - bits, words[at:behind], words[behind:], tuple(runs))
 
 
@@ -715,17 +715,17 @@ def _slot_of(header: bytes) -> tuple[int, Place]:
         if magic == _MAGIC and checksum == xxh3_64_intdigest(slot[:-_CHECKSUM_BYTES]):
             found.append((number, (footer[0], footer[1], footer[2])))
     if not found:
-        raise DamagedCacheError("its header is not what was written")
+        raise DamagedCacheError("its header is damaged")
     return max(found)
 
 
 def _row_of(data: bytes) -> Row:
     """Returns a row; raises if its bytes are not as they were written."""
     if len(data) < _ROW.size:
-        raise DamagedCacheError("a row is shorter than any can be")
+        raise DamagedCacheError("a row is shorter than the shortest possible one")
     checksum, key_bytes, _, partition, offset, timestamp = numbers = _ROW.unpack_from(data)
     if xxh3_64_intdigest(data[_CHECKSUM_BYTES:]) != checksum:
-        raise DamagedCacheError("the xxh3_64 of a row is not the one written with it")
+        raise DamagedCacheError("the xxh3_64 of a row does not match the stored one")
     end = _ROW.size + key_bytes
     value = None if numbers[2] == _GONE else data[end:]
     return data[_ROW.size : end], partition, offset, timestamp, value
@@ -736,7 +736,7 @@ def _start_of(partition: int, starts: Mapping[int, int]) -> int:
     try:
         return starts[partition]
     except KeyError:
-        raise DamagedCacheError("a row is of a partition that the log does not have") from None
+        raise DamagedCacheError("a row belongs to a partition that the log does not have") from None
 
 
 def _next(before: tuple[bytes, int], row: tuple[bytes, int]) -> tuple[bytes, int]:

@@ -79,7 +79,7 @@ class RowCodec:
     def stored_value(self, value: Any) -> bytes:
         """Returns the bytes of a value to store."""
         if value is None:
-            raise InvalidInputError("a value that is put is None; delete the key instead")
+            raise InvalidInputError("a value to put is None; delete the key instead")
         if self._types is None:
             return _octets(value)
         made: bytes = row_bytes(from_python([value], self._types.records.field("value")))[0].as_py()
@@ -113,13 +113,13 @@ def _octets(value: Any) -> bytes:
             return value.encode()
         except UnicodeEncodeError as e:
             raise InvalidInputError(
-                f"a value that is put is not valid text: a lone surrogate at character {e.start};"
-                " pass binary data as bytes"
+                f"a value to put is not valid text: a lone surrogate at character {e.start}; pass"
+                " binary data as bytes"
             ) from None
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise InvalidInputError(
-        f"a value of type {type(value).__name__} is put; it must be bytes or str"
+        f"a value to put has type {type(value).__name__}; it must be bytes or str"
     )
 
 

@@ -136,8 +136,8 @@ class Holding:
     def left_to_parent(self) -> None:
         """Gives up the id, in a forked child."""
         self._fenced = StateFencedError(
-            f"the store {self.id!r} of {self._url} was opened by a parent process; open one"
-            " with an id of its own here"
+            f"the store {self.id!r} of {self._url} was opened by a parent process; open one with"
+            " another id in this process"
         )
 
     @contextmanager
@@ -146,15 +146,15 @@ class Holding:
         try:
             yield
         except (TransactionFencedError, CommitStateUnknownError) as e:
-            if isinstance(e, CommitStateUnknownError) and not self._is_taken_up():
+            if isinstance(e, CommitStateUnknownError) and not self._has_new_holder():
                 raise
             self._fenced = StateFencedError(
-                f"the store {self.id!r} of {self._url} has another holder now, and nothing that was"
-                f" not committed will be: {e}; leave the work to it, or open the store again"
+                f"the store {self.id!r} of {self._url} has another holder now, so uncommitted"
+                f" changes are lost: {e}; leave the work to that holder, or open the store again"
             )
             raise self._fenced from e
 
-    def _is_taken_up(self) -> bool:
+    def _has_new_holder(self) -> bool:
         """Returns whether another store has claimed the id since, as far as this one knows."""
         state = state_of(self._handle.writer_pages, self._handle.tip.head, self.id)
         return state is not None and state.epoch > self._epoch != NONE
@@ -162,7 +162,7 @@ class Holding:
     def close(self) -> None:
         """Stops using the id, which stays as it is until another store claims it."""
         self._closed = InvalidInputError(
-            f"the store {self.id!r} of {self._url} was closed; open it anew"
+            f"the store {self.id!r} of {self._url} was closed; open it again"
         )
 
     def _check_open(self) -> None:
@@ -278,7 +278,7 @@ class InputReaders:
         self._hold_ms = hold_ms
         self._readers: dict[str, NamedReader] = {}
 
-    def tell(self, read: Mapping[Source, Mapping[int, int]]) -> None:
+    def note(self, read: Mapping[Source, Mapping[int, int]]) -> None:
         """Notes committed positions; they are reported to each log at most every ten seconds."""
         if self._name is None:
             return
@@ -610,8 +610,9 @@ class StateStore(Shared):
         """Raises if a record other than the last one that was put may win (S56)."""
         if order_text(self._file.handle.tip.head.config):
             raise InvalidInputError(
-                f"{self.url} has another compaction.strategy than offset: what is put might lose to"
-                " an earlier record, so it cannot be the changelog of a store; use a log of its own"
+                f"{self.url} has a compaction.strategy other than offset, so a put could lose to"
+                " an earlier record, and the log cannot be the changelog of a store; use a"
+                " separate log"
             )
 
     def close(self) -> None:
@@ -655,7 +656,7 @@ class StateStore(Shared):
                 "version %d of %s is committed, but its local file is behind: %s",
                 *(result.version, self.url, e),
             )
-        self._inputs.tell(sent.read)
+        self._inputs.note(sent.read)
 
     def _check_readable(self) -> None:
         self._holding.check_fenced()
@@ -663,9 +664,9 @@ class StateStore(Shared):
             self.refresh()
         if self._is_behind:
             raise CommitConflictError(
-                f"the store {self._holding.id!r} of {self.url} cannot show what it committed yet:"
-                " another holder's undecided transaction comes before it; ask again once that has"
-                " ended"
+                f"the store {self._holding.id!r} of {self.url} cannot show what it committed yet,"
+                " because an undecided transaction of another holder comes first; try again once"
+                " that has ended"
             )
 
     def _check_writable(self) -> None:

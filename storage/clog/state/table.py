@@ -165,13 +165,14 @@ def _locked(folder: Path, name: str) -> _LockFile:
 
 def _unwritable(folder: Path, url: str, error: Exception) -> StateFileError:
     remedy = (
-        "make room there"
+        "free space there"
         if is_of_disk(error)
-        else "see to it that this process may write there, and that nobody else deletes files there"
+        else "make sure that this process may write there, and that nothing else deletes files"
+        " there"
     )
     return StateFileError(
-        f"the file of the state of {url} in {folder} cannot be written: {error}; {remedy}; the log"
-        " is whole, and is followed again then"
+        f"the file of the state of {url} in {folder} cannot be written: {error}; {remedy}; the"
+        " log is intact, and the table then follows it again"
     )
 
 
@@ -278,8 +279,8 @@ class Follower(Shared):
                 self._mend(e, generation)
                 damage = e
         raise CorruptionError(
-            f"the state table of {self.url} in {self.folder} was damaged again each time that it"
-            f" was built anew: {damage}; use a folder on another disk"
+            f"the state table of {self.url} in {self.folder} was damaged again each time it was"
+            f" rebuilt: {damage}; use a folder on another disk"
         )
 
     def _mend(self, damage: DamagedCacheError | OSError, generation: int) -> None:
@@ -328,8 +329,8 @@ class Follower(Shared):
         except (DamagedCacheError, OSError) as e:
             self._mend(e, generation)
             raise CorruptionError(
-                f"the state table of {self.url} in {self.folder} was damaged: {e}; it was built"
-                " anew: scan again"
+                f"the state table of {self.url} in {self.folder} was damaged: {e}; it was"
+                " rebuilt: scan again"
             ) from e
 
     def refresh(self) -> Refreshed:
@@ -378,7 +379,7 @@ class Follower(Shared):
         """Raises if it is closed."""
         if self._is_closed:
             raise InvalidInputError(
-                f"the state of {self.url} in {self.folder} was closed; open it anew"
+                f"the state of {self.url} in {self.folder} was closed; open it again"
             )
 
     def _opened(self, reason: str = "") -> tuple[Cache, Position]:
@@ -428,7 +429,7 @@ class Follower(Shared):
             if manifest.head.log.schema != position.schema:
                 return self._build("the schema of its log evolved")
             if order_text(manifest.head.config) != position.order:
-                return self._build("which record of a key wins was altered")
+                return self._build("the log's compaction.strategy changed")
             if loss := self._loss(manifest):
                 if self._on_loss == "fail":
                     raise NotFoundError(
@@ -456,10 +457,10 @@ class Follower(Shared):
     def _not_of_this_log(self) -> str:
         handle, position = self.handle, self.position
         if handle.standing.log_id != position.log_id:
-            return "another log is there now"
+            return "another log is at its URL now"
         # Once: afterwards the handle ensures that each commit follows the one before.
         if not (self._is_verified or handle.has_committed(position.version, position.commit_id)):
-            return f"version {position.version} is another one now: the log was restored"
+            return f"version {position.version} is a different one now: the log was restored"
         self._is_verified = True
         return ""
 
@@ -520,7 +521,9 @@ class Follower(Shared):
         except OSError as e:
             if not is_of_disk(e):
                 raise
-            _LOGGER.warning("the file of the state of %s stays as large as it is: %s", self.url, e)
+            _LOGGER.warning(
+                "the file of the state of %s could not be made smaller: %s", self.url, e
+            )
 
     def _build(self, reason: str) -> Refreshed:
         built, self.position = self._built(reason)
@@ -545,7 +548,7 @@ class Follower(Shared):
             return built, position
         raise VersionExpiredError(
             f"{self.url} changed {_ATTEMPTS} times while its state table was built; raise"
-            " file.delete.delay.ms above the time that building takes"
+            " file.delete.delay.ms above the time that a build takes"
         )
 
     def _view(self, manifest: Manifest) -> Iterator[pa.RecordBatch]:
@@ -636,7 +639,7 @@ class StateTable:
         self._reader_name = None if reader is None else check_name(reader)
         self._reader: NamedReader | None = None
         self._reader_hold_ms = reader_hold_ms
-        self._tell()
+        self._record_position()
 
     def __enter__(self) -> Self:
         return self
@@ -699,7 +702,7 @@ class StateTable:
                 the table stays as it was.
         """
         refreshed = self._file.refresh()
-        self._tell()
+        self._record_position()
         return refreshed
 
     def follow(self, *, poll_ms: int = POLL_MS) -> Iterator[Refreshed]:
@@ -715,7 +718,7 @@ class StateTable:
             self._reader = None
             self._file.close()
 
-    def _tell(self) -> None:
+    def _record_position(self) -> None:
         if self._reader_name is None:
             return
         handle, at = self._file.handle, self._file.position

@@ -85,6 +85,7 @@ from clog.storage.publications.publish import (
 from clog.storage.read.scan import by_partition, partitions_named
 from clog.storage.readers import features_of_holds
 from clog.storage.store.contract import Store, StoredObject, is_temporary
+from clog.storage.store.opening import LOG_FOLDER
 from clog.storage.types.columns import schema_of
 from clog.storage.types.evolve import evolved, fields_from_words
 from clog.storage.types.rows import KEY_COLUMNS, schema_of_rows
@@ -106,8 +107,8 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
         if settings.partitioner != tip.head.log.partitioner:
             raise InvalidInputError(
                 f"partitioner={settings.partitioner} is refused: the log was created with"
-                f" {tip.head.log.partitioner}, and its keys stay where they are; to change it,"
-                " create another log and copy the records"
+                f" {tip.head.log.partitioner}, and its keys cannot move to other partitions; to"
+                " change it, create another log and copy the records"
             )
         if after == before:
             return NothingToCommit()
@@ -132,8 +133,8 @@ def _features_of(settings: LogConfig) -> FeatureNames:
         return features_of_holds(settings)
     if not FEATURES[ORDER_VALUES].is_built:
         raise InvalidInputError(
-            f"compaction.strategy={settings.compaction_strategy} is refused: this release does not"
-            " have it yet; leave it out"
+            f"compaction.strategy={settings.compaction_strategy} is refused: this release does"
+            " not support it yet; leave it out"
         )
     return features_of_holds(settings).with_added(lists_of([FEATURES[ORDER_VALUES]]))
 
@@ -142,8 +143,8 @@ def _check_given(settings: LogConfig, *, is_given: bool) -> None:
     """Raises if offsets are given and a record other than the last would win."""
     if settings.is_ordered and is_given:
         raise InvalidInputError(
-            f"compaction.strategy={settings.compaction_strategy} is refused in a log whose offsets"
-            " are given, such as a mirror: its source deletes and compares by offset; nothing was"
+            f"compaction.strategy={settings.compaction_strategy} is refused for a log with given"
+            " offsets, such as a mirror: its source compares records by offset; nothing was"
             " changed"
         )
 
@@ -231,9 +232,9 @@ def _check_views(handle: Handle, tip: Commit, schema: LogSchema | None, config: 
             if seen is None or seen.source is None or seen.log_id != tip.head.log.log_id:
                 continue
         raise InvalidInputError(
-            f"{url} is published as {name}, or will be, and could not be any more: {problem}; to"
-            f" change it anyway, remove {name} from table.publish and withdraw the view:"
-            f" clog publish --withdraw --format {name}"
+            f"{url} is published as {name}, or will be, and this change would prevent it:"
+            f" {problem}; to make it anyway, remove {name} from table.publish and withdraw the"
+            f" view: clog publish --withdraw --format {name}"
         )
 
 
@@ -258,9 +259,10 @@ def delete_records(handle: Handle, before: Mapping[int, int]) -> dict[int, int]:
         columns, config = tip.head.partitions, LogConfig.from_overrides(tip.head.config)
         if config.is_ordered:
             raise InvalidInputError(
-                f"records of {url} cannot be deleted by offset:"
-                f" with compaction.strategy={config.compaction_strategy} an earlier record may win,"
-                " and an older one would come back; append tombstones; nothing was changed"
+                f"records of {url} cannot be deleted by offset: with"
+                f" compaction.strategy={config.compaction_strategy} an earlier record may win its"
+                " key, so deleting it would bring an older one back; append tombstones; nothing"
+                " was changed"
             )
         for p, offset in wanted.items():
             if not 0 <= offset <= columns.end[p]:
@@ -310,7 +312,11 @@ def addable(name: str) -> Feature:
     feature = FEATURES.get(name)
     if feature is None:
         near = did_you_mean(name, FEATURES)
-        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(sorted(FEATURES))}"
+        hint = (
+            f"did you mean {near!r}?"
+            if near
+            else f"known features are {', '.join(sorted(FEATURES))}"
+        )
         raise InvalidInputError(f"unknown feature {name!r}: {hint}; nothing was changed")
     if not feature.is_built:
         raise InvalidInputError(
@@ -416,9 +422,9 @@ def reset_times(handle: Handle) -> int:
     )
     if store_ms is not None and abs(store_ms - now_ms) > SKEW_MS_MAX:
         raise ClockSkewError(
-            f"this machine's clock says {now_ms} ms, the store of {handle.store.url} {store_ms}:"
-            " they differ by more than five minutes; correct the wrong one first; nothing was"
-            " changed"
+            f"this machine's clock shows {now_ms} ms, that of the store of {handle.store.url}"
+            f" {store_ms}: they differ by more than five minutes; correct the wrong one first;"
+            " nothing was changed"
         )
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
@@ -475,8 +481,14 @@ class NewLog:
 
     def create(self, root: Store, *, clock: Clock, ids: Ids) -> None:
         """Writes version 0 into the log's new folder, then ``_clog/log``, which creates the log
-        (S47). Objects may exist already (`connector.write`).
+        (S47). Objects may exist already (`connector.write`). A log may stand below another one, as
+        those of a capture do; only among its files it would be deleted with them.
         """
+        if LOG_FOLDER in root.url.split("/"):
+            raise InvalidInputError(
+                f"{root.url} is in a folder {LOG_FOLDER}, which a log has for its own files; give a"
+                " URL outside of it; nothing was created"
+            )
         try:
             read_log_file(root)
         except NotFoundError:
@@ -531,7 +543,7 @@ def new_log(
     wanted = [addable(name) for name in dict.fromkeys(features)]
     if typed_ones := [f.name for f in wanted if f.name in (TYPED_COLUMNS, TYPED_KEYS)]:
         raise InvalidInputError(
-            f"the feature {typed_ones[0]!r} comes with a schema; give one; nothing was created"
+            f"the feature {typed_ones[0]!r} needs a schema; give one; nothing was created"
         )
     if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidInputError(
@@ -540,14 +552,14 @@ def new_log(
     if like is not None:
         if key is None or schema is not None:
             raise InvalidInputError(
-                "like= goes with key=, the name of the key's column, or names, and without schema="
+                "like= requires key=, the name or names of the key's columns, and excludes schema="
             )
         schema = schema_like(like)
     elif isinstance(schema, Mapping) and any(isinstance(t, _WORDS) for t in schema.values()):
         schema = fields_from_words(schema)
     if key is not None:
         if schema is None:
-            raise InvalidInputError("key= needs schema= or like=, which give the columns")
+            raise InvalidInputError("key= requires schema= or like=, which give the columns")
         names = [key] if isinstance(key, str) else list(key)
         schema = schema_of_rows(pa.schema(schema), names)
         config = {KEY_COLUMNS: ",".join(names), **config}
@@ -565,8 +577,8 @@ def new_log(
 
 def _exists(root: Store) -> AlreadyExistsError:
     return AlreadyExistsError(
-        f"a log already exists at {root.url}; open it with Log.open, create it with exist_ok=True,"
-        " which opens it then, or use another URL"
+        f"a log already exists at {root.url}; open it with Log.open, pass exist_ok=True to open"
+        " it if it exists, or use another URL"
     )
 
 

@@ -97,8 +97,8 @@ def append(
     """Appends records in one commit; see `Log.append`."""
     if offsets is not None and producer is None:
         raise InvalidInputError(
-            "records with offsets need producer=(id, sequence), or a transaction; without one it"
-            " would be unknown, after a lost reply, whether they are there; nothing was appended"
+            "records with offsets need producer=(id, sequence), or a transaction: without one, a"
+            " lost reply would leave it unknown whether they were appended; nothing was appended"
         )
     records, has_times = records_of(handle, data)
     if records.num_rows == 0:

@@ -246,7 +246,7 @@ def _float_of(value: Any, _kind: pa.DataType) -> Any:
     if isinstance(value, str):
         if value in ("NaN", "Infinity", "-Infinity"):
             return float(value)
-        return Unreadable('is text, and no number, nor "NaN", "Infinity" or "-Infinity"')
+        return Unreadable('is text, but neither a number nor "NaN", "Infinity" or "-Infinity"')
     found = _number(value)
     if isinstance(found, float) and math.isinf(found) and not isinstance(value, JsonConstant):
         return Unreadable("is larger than a float can be")
@@ -463,7 +463,7 @@ def kind_of(kind: pa.DataType) -> Kind | None:
 def stored_kind(kind: pa.DataType) -> Kind:
     """Returns the kind of a type that must have one."""
     found = kind_of(kind)
-    assert found is not None, f"{kind} is not a type of a log's schema"
+    assert found is not None, f"{kind} is not a type that a log's schema can have"
     return found
 
 

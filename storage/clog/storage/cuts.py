@@ -190,11 +190,11 @@ def manifest_of(handle: Handle, cut: Cut) -> Manifest:
     try:
         manifest = handle.manifest_at(version)
     except VersionExpiredError as e:
-        raise VersionExpiredError(f"{_named(cut)} was dropped, or its time is up: {e}") from e
+        raise VersionExpiredError(f"{_named(cut)} was dropped or has expired: {e}") from e
     if manifest.commit_id != commit_id:
         raise LogReplacedError(
-            f"version {version} of {handle.store.url} is not the one in {_named(cut)}: the log was"
-            " restored from an older copy since; take another cut"
+            f"version {version} of {handle.store.url} is not the one in {_named(cut)}: the log"
+            " has been restored from an older copy; take another cut"
         )
     return manifest
 
@@ -296,11 +296,11 @@ def drop_snapshot(
 
 def _check_asked(name: object, keep_ms: object) -> None:
     if name is None and keep_ms is not None:
-        raise InvalidInputError(f"keep_ms={keep_ms!r} is for a cut with a name; give name=…")
+        raise InvalidInputError(f"keep_ms={keep_ms!r} is only for a named cut; give name=…")
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise InvalidInputError(
-            f"{name!r:.80} is not a valid name of a cut; allowed: 1 to 128 characters of A-Z a-z"
-            " 0-9 . _ -, not a dot first"
+            f"{name!r:.80} is not a valid cut name; allowed: 1 to 128 characters of A-Z a-z 0-9 ."
+            " _ -, not a dot first"
         )
     if keep_ms is not None and (type(keep_ms) is not int or not 1 <= keep_ms <= KEEP_MS_MAX):
         raise InvalidInputError(f"keep_ms={keep_ms!r} is out of range; allowed: 1 to {KEEP_MS_MAX}")
@@ -361,7 +361,7 @@ def name_cut(
             _publish_all(found, publish, cut_id)
         except CommitStateUnknownError as e:
             _let_go(found, cut_id)
-            raise StoreUnavailableError(f"the cut {name!r} was not named: {e}") from e
+            raise StoreUnavailableError(f"the cut {name!r} was not created: {e}") from e
         except Exception as e:
             _let_go(found, cut_id)
             if isinstance(e, VersionExpiredError):
@@ -379,7 +379,7 @@ def name_cut(
             raise
         return _cut_of(home, name, entry, logs)
     raise CommitConflictError(
-        f"the logs of {home.store.url} moved on {TRIES_MAX} times before their versions were kept"
+        f"the logs of {home.store.url} advanced {TRIES_MAX} times before their versions were kept"
         f" and published ({why}); try again, or increase file.delete.delay.ms"
     )
 
@@ -388,7 +388,7 @@ def _check_free(head: Head, name: str, now_ms: int, *, url: str) -> None:
     there = {name: cut for name, cut in head.cuts.items() if not cut.is_over(now_ms)}
     if name in there:
         raise AlreadyExistsError(
-            f"{url} has a cut {name!r} already; drop it first, or use another name"
+            f"{url} already has a cut {name!r}; drop it first, or use another name"
         )
     if len(there) >= CUTS_MAX:
         raise InvalidInputError(f"{url} already has {len(there)} cuts, the maximum; drop one")
@@ -399,8 +399,8 @@ def _check_members(head: Head, without: Collection[str], *, url: str) -> None:
     if unknown:
         raise InvalidInputError(
             f"without={[redact(str(log)) for log in unknown]} is not a member of {url}, so it"
-            " cannot be left out of a cut (those that earlier cuts left out need no name);"
-            f" its members are {dict(head.members)}: give an id, or a URL as it is written there"
+            " cannot be left out of a cut (logs that earlier cuts left out need not be named);"
+            f" its members are {dict(head.members)}: give an id, or a URL exactly as listed"
         )
 
 
@@ -410,7 +410,7 @@ def _check_formats(publish: Collection[str], name: str | None) -> None:
             f"publish={unknown} is unknown; a cut is published as {' or '.join(FORMATS)}"
         )
     if publish and name is None:
-        raise InvalidInputError("publish is for a cut with a name; give name=…")
+        raise InvalidInputError("publish is only for a named cut; give name=…")
 
 
 Found = Mapping[str, tuple[Handle, int]]
@@ -749,8 +749,8 @@ def _consistent_logs(home: Handle, without: Collection[str]) -> Found:
             if all(i in follow or {i, url} & {*without} for i, url in head.members.items()):
                 return {log_id: (follow[log_id].handle, v) for log_id, v in versions.items()}
     raise CommitConflictError(
-        f"the logs of {home.store.url} have no cut now: {waits}; try again, or see what waits:"
-        f" clog transactions {home.store.url}"
+        f"the logs of {home.store.url} have no consistent cut now: {waits}; try again, or look at"
+        f" open transactions: clog transactions {home.store.url}"
     )
 
 
@@ -772,8 +772,8 @@ def _named_by_writer(home: Handle, without: Collection[str]) -> Found | None:
     missing = sorted(url for i, url in members if i not in there and not {i, url} & {*without})
     if missing or not logs:
         raise CommitConflictError(
-            f"{home.store.url} has no cut yet: logs are being loaded and do not show a common"
-            f" moment: {', '.join(missing) or 'the first ones'}; try again later"
+            f"{home.store.url} has no consistent cut yet: these logs are still being loaded:"
+            f" {', '.join(missing) or 'the first ones'}; try again later"
         )
 
     def found(log: CutLog) -> tuple[Handle, int]:
@@ -801,7 +801,7 @@ def _join_members(
         except NotFoundError as e:
             raise NotFoundError(
                 f"a member of {home.store.url} cannot be cut: {e}; give access to it at that URL,"
-                " or, if it is gone for good, leave it out of this cut and all later ones:"
+                " or, if it no longer exists, leave it out of this cut and all later ones:"
                 f" without=[{log_id!r}]"
             ) from e
 
@@ -838,8 +838,8 @@ def _finish(follow: Mapping[str, _Followed]) -> str:
         for left in finish_all(one.handle):
             said = (
                 f"transaction {left.info.number} of id {left.info.id!r} has not ended in"
-                f" {one.handle.store.url}, where it holds back others that other logs show, and"
-                f" cannot be ended now: {left.reason}"
+                f" {one.handle.store.url}, where it holds back transactions that other logs"
+                f" already show, and cannot be ended now: {left.reason}"
             )
     return said
 

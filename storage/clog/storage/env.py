@@ -237,7 +237,7 @@ class enough_memory:  # noqa: N801 - a context manager; a class is cheaper
     def __init__(
         self,
         where: str,
-        remedy: str = "read it on a machine with more, and read no logs from untrusted sources",
+        remedy: str = "use a machine with more memory, and read no logs from untrusted sources",
     ) -> None:
         self.where = where
         self.remedy = remedy
@@ -247,7 +247,7 @@ class enough_memory:  # noqa: N801 - a context manager; a class is cheaper
 
     def __exit__(self, kind: object, e: BaseException | None, trace: object) -> None:
         if isinstance(e, MemoryError) and not isinstance(e, OutOfMemoryError):
-            what = f"{self.where} takes more memory than there is; {self.remedy}"
+            what = f"{self.where} needs more memory than is available; {self.remedy}"
             raise OutOfMemoryError(what) from e
 
 

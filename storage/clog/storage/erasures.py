@@ -103,8 +103,8 @@ def erase(handle: Handle, keys: Sequence[Any], *, notify: bool) -> ErasureReques
     wanted = _distinct(keys, head)
     if notify and head.takes_offsets:
         raise InvalidInputError(
-            f"{handle.store.url} takes offsets from its source, so it cannot have tombstones of its"
-            " own; erase the keys at the source, too, and here with notify=False; nothing was"
+            f"{handle.store.url} takes offsets from its source, so no tombstones can be added"
+            " here; erase the keys at the source as well, and here with notify=False; nothing was"
             " changed"
         )
     head.log.check_writable(where=handle.store.url)
@@ -141,8 +141,8 @@ def _distinct(keys: Sequence[Any], head: Head) -> dict[bytes, Any]:
         raise InvalidInputError("give a list of at least one key; nothing was changed")
     if len(keys) > KEYS_MAX:
         raise InvalidInputError(
-            f"{len(keys)} keys are more than one request may have ({KEYS_MAX}); erase them in"
-            " several requests; nothing was changed"
+            f"one request can erase at most {KEYS_MAX} keys, not {len(keys)}; use several"
+            " requests; nothing was changed"
         )
     listed = list(keys)
     schema = head.log.schema
@@ -191,7 +191,7 @@ def _request(
             raise CommitConflictError(
                 f"the erasure of {handle.store.url} took too long: its request is from version"
                 f" {known.version}, below the orphan floor {tip.head.orphan_floor}, and may have"
-                " been swept; ask again; nothing was changed"
+                " been swept; nothing was changed; try again"
             )
         ends = dict(enumerate(tip.head.partitions.end))
         edit = append.prepare(tip, time_ms) if objects else Edit()

@@ -125,7 +125,7 @@ class Log:
 
         Raises:
             AlreadyExistsError: there is a log at this URL, unless ``exist_ok``.
-            InvalidInputError: a config, schema, feature or number of partitions is invalid.
+            InvalidInputError: a config, schema, feature, number of partitions or URL is invalid.
             UnsupportedFilesystemError: the filesystem cannot create exclusively.
         """
         store = store_at(url, storage_options, single_writer=single_writer)

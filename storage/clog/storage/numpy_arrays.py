@@ -61,8 +61,8 @@ def of_lengths(
     ends = np.cumsum(lengths, dtype=np.int64)
     if len(ends) and ends[-1] > BYTES_MAX:
         raise InvalidInputError(
-            f"{ends[-1]} bytes of keys or values at once are more than {BYTES_MAX};"
-            " hand them over in parts"
+            f"{ends[-1]} bytes of keys or values are more than the {BYTES_MAX} of one call; pass"
+            " them in several"
         )
     offsets = np.zeros(len(lengths) + 1, np.int32)
     offsets[1:] = ends

@@ -172,7 +172,7 @@ def _parsed(body: Mapping[str, Any]) -> ReaderDocument:
 def _checked(handle: Handle, reader: ReaderDocument) -> ReaderDocument:
     head = handle.tip.head
     if reader.log_id != head.log.log_id:
-        raise StrayReaderError("it belongs to another log, which was here before")
+        raise StrayReaderError("it belongs to another log that was here before")
     if len(reader.offsets) != head.log.partitions:
         raise StrayReaderError(
             f"it has {len(reader.offsets)} partitions, and the log {head.log.partitions}"
@@ -180,7 +180,9 @@ def _checked(handle: Handle, reader: ReaderDocument) -> ReaderDocument:
     if reader.version > handle.tip.version and reader.version > handle.refresh().version:
         raise StrayReaderError(f"its version {reader.version} is beyond the newest")
     if not handle.has_committed(reader.version, reader.commit_id):
-        raise StrayReaderError(f"version {reader.version} is another now: the log was restored")
+        raise StrayReaderError(
+            f"version {reader.version} is a different one now: the log was restored"
+        )
     is_beyond = handle.tip.head.partitions.end_before(reader.offsets)
     if is_beyond and handle.refresh().head.partitions.end_before(reader.offsets):
         raise StrayReaderError("its offsets are beyond the end: the log was restored")
@@ -714,7 +716,7 @@ class NamedReader(Shared):
                 self._said = None
             except StrayReaderError as e:
                 _LOGGER.warning(
-                    "the position of reader %s of %s is ignored, so it starts again: %s",
+                    "the position of reader %s of %s is ignored, so the reader starts again: %s",
                     *(self._name, self.handle.store.url, e),
                 )
             self._loaded = True
@@ -778,7 +780,7 @@ def follow(
     ``stop_on`` are as of `NamedReader.follow`.
     """
     if not readers:
-        raise InvalidInputError("there is nothing to follow; give at least one reader")
+        raise InvalidInputError("nothing to follow; give at least one reader")
     sources = [
         r.followed(start, columns, commit=commit, missed_deletes=missed_deletes) for r in readers
     ]

@@ -38,7 +38,7 @@ class DamagedError(FormatError):
 
 
 class MissingError(DamagedError):
-    """A file is not there: damage in the newest version, expiry in any other (§8)."""
+    """A file is missing: damage in the newest version, expiry in any other (§8)."""
 
 
 class UnsupportedError(FormatError):
@@ -56,7 +56,7 @@ def need(condition: bool, section: str, message: str) -> None:
 
 
 def integer(value: object, section: str, least: int = 0) -> int:
-    """A JSON integer of at least ``least``; true and 1.0 are none."""
+    """A JSON integer of at least ``least``; true and 1.0 are not integers."""
     need(
         isinstance(value, int) and not isinstance(value, bool), section, f"{value!r} is no integer"
     )

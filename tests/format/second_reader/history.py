@@ -40,7 +40,7 @@ def replay(log: Log, version: int) -> State:
 
 
 def check_earlier(commit: Json, entries: dict[int, Json]) -> None:
-    """Refuses `earlier` and a snapshot of another history, or that do not reach far enough."""
+    """Refuses `earlier` and a snapshot of another history, or ones that do not reach far enough."""
     version, earlier, snapshot = commit["version"], commit["earlier"], commit["head"]["snapshot"]
     for entry in earlier:
         own = {name: entry[name] for name in ENTRY if name in entry}
@@ -60,7 +60,7 @@ def check_earlier(commit: Json, entries: dict[int, Json]) -> None:
 def check_writers(
     log: Log, state: State, writers: dict[tuple[str, str], list[Any]], named: list[list[Any]]
 ) -> None:
-    """Refuses a commit that forgets a writer, or holds on to an older entry of one (§3.4, §4)."""
+    """Refuses a commit that drops a writer, or keeps an older entry of one (§3.4, §4)."""
     for entry in named:
         name = (entry[1], entry[0])
         new = [*entry[:5], state.version, *entry[7:]]
@@ -84,7 +84,7 @@ def check_writers(
 
 
 def with_positions(log: Log, entry: list[Any]) -> list[Any]:
-    """An entry with the positions of its transaction, wherever they stand (§11.1)."""
+    """An entry with the positions of its transaction, wherever they are (§11.1)."""
     if entry[1] != "transaction":
         return entry
     kept = ("positions", "positions_at", "foreign")
@@ -93,8 +93,8 @@ def with_positions(log: Log, entry: list[Any]) -> list[Any]:
 
 
 def check_visible(old: list[Any] | None, new: list[Any], *, appends: bool) -> None:
-    """Refuses an entry that forgets what was committed or aborted, where a transaction takes
-    several commits (§11.2).
+    """Refuses an entry that drops what was committed or aborted, if a transaction takes several
+    commits (§11.2).
     """
     before, now = old[6] if old else None, new[6]
     if before is None or now["epoch"] != before["epoch"]:
@@ -106,7 +106,7 @@ def check_visible(old: list[Any] | None, new: list[Any], *, appends: bool) -> No
 
 
 def check_transaction(old: list[Any] | None, new: list[Any], *, appends: bool) -> None:
-    """Refuses an entry that neither takes the id up nor commits its holder's next (§11.1)."""
+    """Refuses an entry that neither takes over the id nor commits its holder's next (§11.1)."""
     nothing = {"epoch": -1, "number": -1, "committed": None}
     before: Json = old[6] if old else nothing
     now: Json = new[6]

@@ -37,7 +37,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitioner: str, partitions: int) -> int:
-    """The partition that the log's partitioner gives for the bytes of a key (§5.6)."""
+    """The partition that the log's partitioner assigns to the bytes of a key (§5.6)."""
     if partitioner == "xxh3":
         return int(xxhash.xxh3_64_intdigest(key)) % partitions
     need(partitioner == "murmur2", "5.6", f"unknown partitioner {partitioner!r}")

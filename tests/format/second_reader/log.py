@@ -32,7 +32,7 @@ class Log:
     """A reader of one log."""
 
     def __init__(self, root: Path | str) -> None:
-        """Opens the log that stands at a root (§1)."""
+        """Opens the log that is at a root (§1)."""
         self.folder = Folder(log_folder(Path(root)))
         self.id = self.folder.root.name
         self.closed = self._closed_blocks()
@@ -171,7 +171,7 @@ class Log:
         return self.newest if version is None else self.state(version)
 
     def writer(self, kind: str, writer: str, version: int | None = None) -> list[Any] | None:
-        """The newest entry of a writer, wherever it stands (§3.4, §4)."""
+        """The newest entry of a writer, wherever it is (§3.4, §4)."""
         return snapshots.find_writer(self.folder, self._at(version), kind, writer)
 
     def check(self) -> None:
@@ -191,7 +191,7 @@ class Log:
         return snapshots.older_writers(self.folder, state)
 
     def check_version(self, version: int) -> None:
-        """Checks a version with all that it refers to."""
+        """Checks a version with everything that it refers to."""
         state = self.state(version)
         newest = {(entry[1], entry[0]): entry for entry in state.writers}
         for entry in self.paged_writers(state):
@@ -216,7 +216,7 @@ class Log:
 
 
 def log_folder(root: Path) -> Path:
-    """The folder of the log that stands at a root (§1)."""
+    """The folder of the log that is at a root (§1)."""
     body = parse_document((root / "_clog" / "log").read_bytes(), "log")
     log_id = str(body.get("log_id"))
     need(bool(HEX32.fullmatch(log_id)), "1", "no log id")
@@ -227,14 +227,14 @@ def log_folder(root: Path) -> Path:
 def _known(
     found: dict[int, tuple[Json, str | None]], version: int, entry: Json, parent: str | None
 ) -> None:
-    """Keeps what is first known of a version, and refuse another commit of it."""
+    """Keeps what is first known about a version, and refuses another commit of it."""
     if version not in found:
         found[version] = (entry, parent)
     need(found[version][0]["id"] == entry["id"], "3.1", f"two commits of version {version}")
 
 
 def leave_leading(body: Json) -> None:
-    """Leaves of ``earlier`` what leads to the commit without gap, where the id of each one's parent
+    """Keeps of ``earlier`` what leads to the commit without gaps, where the id of each one's parent
     is known (§3.1).
     """
     entries, expected = body["earlier"], (body["version"] - 1, body["parent"])

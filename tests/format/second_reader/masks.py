@@ -11,7 +11,9 @@ KINDS = ("superseded", "tombstones")
 
 
 def masks(state: State, value: list[list[Any]]) -> None:
-    """Keeps what an edit says of chunks; whether it fits is known once ``covered`` was applied."""
+    """Keeps what an edit says about chunks; whether it fits is known once ``covered`` was
+    applied.
+    """
     need("superseded-rows" in state.features, "13", "masks without their feature")
     for entry in value:
         need(isinstance(entry, list) and len(entry) == 4, "13", "a mask of no chunk")
@@ -50,7 +52,7 @@ def check_covered(state: State) -> None:
 
 
 def hidden(folder: Folder, chunk: Chunk) -> set[int]:
-    """The rows that a mask says no table shows."""
+    """The rows that a mask hides from every table."""
     bodies = [chunk.mask[kind] for kind in KINDS if kind in chunk.mask] if chunk.mask else []
     return {row for body in bodies for row in set_bits(folder, body, chunk.rows, "13")}
 

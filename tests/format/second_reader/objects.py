@@ -203,7 +203,7 @@ def dead_rows(folder: Folder, chunk: Chunk) -> set[int]:
 
 
 def set_bits(folder: Folder, marks: Json, rows: int, section: str) -> set[int]:
-    """The rows of a bitmap of a chunk with so many."""
+    """The rows of a bitmap of a chunk with this many."""
     if "path" in marks:
         stream = folder.read(marks["path"])
         need(len(stream) == marks["bytes"], section, f"{marks['path']} has {len(stream)} bytes")

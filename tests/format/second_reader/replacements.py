@@ -46,7 +46,7 @@ def lose_bitmap(state: State, chunk: Chunk) -> None:
 
 
 def lose_mask(state: State, chunk: Chunk, new: Json) -> None:
-    """The files of a chunk's mask that the new one has not (§13)."""
+    """The files of a chunk's mask that the new one lacks (§13)."""
     kept = {part.get("path") for part in new.values()}
     for part in (chunk.mask or {}).values():
         if "path" in part and part["path"] not in kept:

@@ -200,7 +200,7 @@ def _chunks(body: Json) -> list[Chunk]:
 
 
 def check_tiling(partition: Partition) -> None:
-    """Segments leave no gap between them, and hold the log start (the last one is active)."""
+    """Segments leave no gap between them, and contain the log start (the last one is active)."""
     need(bool(partition.segments), "4", "a partition without an active segment")
     for before, after in zip(partition.segments, partition.segments[1:], strict=False):
         need(before.next == after.base, "4", "a gap between segments")
@@ -369,7 +369,7 @@ def _subtree(
 
 def transaction_positions(folder: Folder, entry: list[Any]) -> dict[str, list[tuple[Any, ...]]]:
     """By log id the positions of an entry: partition, next offset, version (§11.1); by the name of
-    what is no log: partition, next offset, mark (§11.4).
+    what is not a log: partition, next offset, mark (§11.4).
     """
     status = entry[6]
     if "positions_at" in status:

@@ -36,7 +36,7 @@ Name = tuple[str, str, int, int]
 
 @dataclass(frozen=True)
 class DataObject:
-    """What the log says of a data object (§3.3)."""
+    """What the log says about a data object (§3.3)."""
 
     path: str
     bytes: int
@@ -186,7 +186,7 @@ class State:
         return max(min(firsts), partition.start) if firsts else partition.end
 
     def need_taken_offsets(self) -> None:
-        """Refuses given offsets in a log that gives them itself (§16)."""
+        """Refuses given offsets in a log that assigns them itself (§16)."""
         need("given-offsets" in self.features, "16", "given offsets without their feature")
         need(self.gives_offsets is None, "16", "given offsets in a log that gives them")
 
@@ -207,7 +207,7 @@ class State:
                 need(known == chunk.object, "3.3", f"two descriptions of {known.path}")
 
     def facts(self) -> dict[str, Any]:
-        """All that a snapshot of the version says, for comparison."""
+        """Everything that a snapshot of the version contains, for comparison."""
         return {
             "log": self.log,
             "config": (self.config, self.config_epoch),
@@ -246,7 +246,7 @@ class State:
 
 
 def check_erasures(state: State) -> None:
-    """Refuses entries that are none (§17)."""
+    """Refuses invalid entries (§17)."""
     need("erasures" in state.features, "17", "erasures without their feature")
     for name, entry in state.erasures.items():
         need(bool(HEX32.fullmatch(name)), "17", "no id of an erasure")
@@ -268,7 +268,7 @@ def check_erasures(state: State) -> None:
 
 
 def check_log(log: Json) -> None:
-    """Refuses a ``create`` that is none (§3.2)."""
+    """Refuses an invalid ``create`` (§3.2)."""
     need(bool(HEX32.fullmatch(str(log.get("log_id")))), "1", "no log id")
     integer(log.get("created_ms"), "3.2")
     need(1 <= integer(log.get("partitions"), "3.2") <= 65536, "3.2", "too many partitions")
@@ -290,7 +290,7 @@ def check_log(log: Json) -> None:
 
 
 def check_row_texts(value: Json) -> None:
-    """Refuses what are no rules of texts (§19)."""
+    """Refuses invalid rules of texts (§19)."""
     integer(value.get("encoding"), "19")
     need(isinstance(value.get("time_zone", ""), str), "19", "a time zone that is no text")
     keys: Any = value.get("keys")
@@ -303,7 +303,7 @@ def check_row_texts(value: Json) -> None:
 
 
 def check_cuts(kept: Any, members: Any, cuts: Any) -> None:
-    """Refuses what are no keeps, members or cuts (§20)."""
+    """Refuses invalid keeps, members or cuts (§20)."""
     for body in (kept, members, cuts):
         need(isinstance(body, dict), "20", "no object")
     for key, keep in kept.items():
@@ -331,7 +331,7 @@ def check_cuts(kept: Any, members: Any, cuts: Any) -> None:
 
 
 def check_cut_logs(logs: Any) -> None:
-    """Refuses what are no logs of a cut (§20)."""
+    """Refuses invalid logs of a cut (§20)."""
     need(isinstance(logs, list), "20", "a cut without logs")
     for log in logs:
         need(isinstance(log, list) and len(log) == 4, "20", "no log of a cut")
@@ -348,7 +348,7 @@ def check_known(log: Json) -> None:
 
 
 def check_config(value: Any) -> None:
-    """Refuses what is no config (§3.2)."""
+    """Refuses an invalid config (§3.2)."""
     need(
         isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
         "3.2",
@@ -357,7 +357,7 @@ def check_config(value: Any) -> None:
 
 
 def check_features(body: Any) -> Json:
-    """Refuses what are no two lists of names (§0)."""
+    """Refuses anything but two lists of names (§0)."""
     need(isinstance(body, dict), "0", "no features")
     read, write = body.get("read"), body.get("write")
     need(isinstance(read, list) and isinstance(write, list), "0", "no lists of features")
@@ -404,7 +404,7 @@ def check_chunk(chunk: Chunk) -> None:
 
 
 def bitmap(body: Any, rows: int) -> Json:
-    """A bitmap of dead rows of a chunk with so many rows (§5.4)."""
+    """A bitmap of dead rows of a chunk with this many rows (§5.4)."""
     need(isinstance(body, dict), "5.4", "no bitmap")
     need(1 <= integer(body.get("rows"), "5.4") < rows, "5.4", "a bitmap of no or of all rows")
     integer(body.get("since_ms"), "5.4")
@@ -412,7 +412,7 @@ def bitmap(body: Any, rows: int) -> Json:
 
 
 def mask(body: Any, rows: int) -> Json:
-    """A mask of a chunk with so many rows (§13)."""
+    """A mask of a chunk with this many rows (§13)."""
     need(isinstance(body, dict), "13", "no mask")
     parts = {name: body[name] for name in ("superseded", "tombstones") if name in body}
     for part in parts.values():
@@ -432,7 +432,7 @@ def _bits(body: Json) -> Json:
 
 
 def check_writer(entry: Any, after: int) -> None:
-    """Refuses an entry that is none (§3.4); so many elements come after ``content``."""
+    """Refuses an invalid entry (§3.4); this many elements come after ``content``."""
     need(isinstance(entry, list) and len(entry) >= 5 + after, "3.4", "a short writer entry")
     writer, kind, query, sequence, content = entry[:5]
     need(isinstance(writer, str) and 1 <= len(writer.encode()) <= 1024, "3.4", "no writer id")

@@ -56,7 +56,7 @@ PLAIN = Schema(0, 0, Field("key", 1, "binary", False, ()), Field("value", 2, "bi
 
 
 def parse_schema(body: Json) -> Schema:
-    """A schema, refused where it is none of §12.1."""
+    """A schema, refused if it violates §12.1."""
     if body == BYTES:
         return PLAIN
     key, value = _field(body.get("key"), 1, in_key=True), _field(body.get("value"), 1)
@@ -98,7 +98,7 @@ def _key_type(name: str) -> bool:
 
 
 def _stand_in(kind: str) -> str | None:
-    """What `type` says of a type that a key has by the feature ``typed-keys`` (§12.3)."""
+    """The `type` of a type that a key has by the feature ``typed-keys`` (§12.3)."""
     match = DECIMAL.fullmatch(kind)
     if match and int(match[1]) <= 38:
         return "fixed(16)"
@@ -216,7 +216,7 @@ def widens(old: str, new: str) -> bool:
 
 
 def has_id(stored: pa.Field) -> bool:
-    """Whether a column, or one inside, has an id: objects of old have none at all (§5.1)."""
+    """Whether a column, or a nested one, has an id: old objects have none at all (§5.1)."""
     kind = stored.type
     inner = [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_nested(kind) else []
     return b"PARQUET:field_id" in (stored.metadata or {}) or any(map(has_id, inner))

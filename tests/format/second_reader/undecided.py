@@ -32,7 +32,7 @@ def name_of(body: Any) -> Name:
 
 
 def entry_of(body: Any) -> Json:
-    """What edits and heads say of a transaction in common."""
+    """What edits and heads have in common about a transaction."""
     home, writer, epoch, number = name_of(body)
     need(body.get("state") in STATES, "11.2", "no state of a transaction")
     url, participants = body.get("home_url"), body.get("participants", [])
@@ -55,7 +55,7 @@ def entry_of(body: Any) -> Json:
 
 
 def unended_of(body: Any, count: int) -> list[Json]:
-    """The list of a head with so many partitions."""
+    """The list of a head with this many partitions."""
     need(isinstance(body, list) and len(body) <= UNENDED_MAX, "11.2", "no list, or a long one")
     entries = []
     for each in body:
@@ -167,7 +167,7 @@ def _place(state: State, p: Any, offset: Any) -> int:
 
 
 def drop_markers(state: State) -> None:
-    """Forgets the markers below the log start offsets."""
+    """Drops the markers below the log start offsets."""
     state.markers = [m for m in state.markers if m[1] >= state.partitions[m[0]].start]
 
 

@@ -1,4 +1,6 @@
-"""Logs of a captured database, without one: groups, cuts, and what a crash between them leaves."""
+"""Logs of a captured database, without the database: groups, cuts, and what a crash in between
+leaves.
+"""
 
 from dataclasses import replace
 
@@ -115,13 +117,13 @@ def changes(table, rows, unchanged=(), moved=None):
 
 
 def take(table, rows, **more):
-    """Has a table take rows."""
+    """Lets a table take rows."""
     made = changes(table, rows, **more)
     table.take(made, np.zeros(len(rows), np.int64))
 
 
 def put(table, rows, position, **more):
-    """Has a table take rows in a group of its own."""
+    """Lets a table take rows in a separate group."""
     take(table, rows, **more)
     table.commit(position)
 
@@ -133,7 +135,7 @@ def rows_of(table, **at):
 @pytest.mark.parametrize("count", [1, 3, 50])
 def test_a_group_is_six_requests_deep_at_most(disk, count, monkeypatch):
     """H-C2: from the first of its objects until a reader finds the cut, whatever the number of
-    tables; one more makes sure of the home's commit, before the source is told.
+    tables; one more confirms the home's commit, before the source is informed.
     """
     far = DelayingStore(disk.store, 100)
     create, created = far.create, []
@@ -199,8 +201,8 @@ def test_what_a_crash_left_ahead_is_skipped(disk):
 
 
 def test_a_cut_shows_its_group_though_the_next_one_is_committed(disk):
-    """S74, S76: L2 of the next group goes on beside L3, and a kill then leaves logs ahead of the
-    cut by two groups.
+    """S74, S76: L2 of the next group runs beside L3, and a kill then leaves logs ahead of the cut
+    by two groups.
     """
     home, a, b = disk.home(), disk.table("a"), disk.table("b")
     put(a, [(1, "x")], 10)
@@ -220,7 +222,7 @@ def test_a_cut_shows_its_group_though_the_next_one_is_committed(disk):
 
 
 def test_who_was_taken_over_finds_it_out_in_the_home(disk):
-    """Before it takes up one more log, and so stops the capture that runs now."""
+    """Before it takes over one more log, which would stop the running capture."""
     home = disk.home()
     home.check()
     newer = disk.home()
@@ -230,7 +232,7 @@ def test_who_was_taken_over_finds_it_out_in_the_home(disk):
 
 
 def test_another_database_is_refused_before_it_takes_the_id_up(disk):
-    """Whoever captures the one that these logs have goes on."""
+    """A capture of the database that these logs have continues."""
     home, a = disk.home(), disk.table("a")
     put(a, [(1, "x")], 10)
     home.cut(10, [a])
@@ -242,7 +244,7 @@ def test_another_database_is_refused_before_it_takes_the_id_up(disk):
 
 
 def test_a_truncate_deletes_what_the_log_ever_had(disk):
-    """H-C19: each key once a batch, those that are deleted, too; nothing but these."""
+    """H-C19: each key once per batch, including deleted ones; nothing but these."""
     a = disk.table("a")
     put(a, [(1, "x"), (2, "x"), (1, "y")], 10)
     put(a, [(2, None), (3, "z")], 20)
@@ -277,15 +279,15 @@ def test_a_table_that_was_quiet_for_days_is_in_a_cut(disk):
 def test_a_log_is_bound_to_its_table(disk):
     """H-C24: one of another oid is not taken for it."""
     put(disk.table("a", oid=7), [(1, "x")], 10)
-    with pytest.raises(SourceReplacedError, match="made again"):
+    with pytest.raises(SourceReplacedError, match="created again"):
         disk.table("a", oid=8)
 
 
 def test_a_log_in_which_another_record_wins_is_refused(disk):
-    """S56: the source's clock may be behind who loads its rows."""
+    """S56: the source's clock may be behind the clock of the loader."""
     put(disk.table("a"), [(1, "x")], 10)
     Log.open(Folder(disk.store, "a"), clock=disk.clock).alter({"compaction.strategy": "timestamp"})
-    with pytest.raises(InvalidInputError, match=r"has another compaction\.strategy"):
+    with pytest.raises(InvalidInputError, match=r"has a compaction\.strategy other"):
         disk.table("a")
 
 
@@ -309,7 +311,7 @@ def test_unchanged_values_come_from_where_they_were(disk):
 
 
 def test_a_value_that_is_nowhere_is_never_null(disk):
-    """H-C3: neither in the log, nor where the row was deleted before in the same changes."""
+    """H-C3: neither in the log, nor if the row was deleted before in the same changes."""
     a = disk.table("a")
     with pytest.raises(SourceError, match=r"public\.a\.big"):
         put(a, [(1, None)], 10, unchanged=[0])
@@ -349,7 +351,9 @@ def test_what_a_group_has_is_found_again_on_disk(monkeypatch):
 
 
 def test_truncate_leaves_what_comes_after_it(disk):
-    """H-C19: tombstones for what the log has; of the group's own rows those before it go."""
+    """H-C19: tombstones for what the log has; of the group's own rows the earlier ones
+    are dropped.
+    """
     a = disk.table("a")
     put(a, [(i, "x") for i in range(100)], 10)
     take(a, [(200, "gone")])

@@ -1,4 +1,4 @@
-"""A topic's configs as a log's: what is taken over, what is not and why."""
+"""A topic's configs as a log's: what is adopted, what is not and why."""
 
 import pytest
 
@@ -17,13 +17,13 @@ def brokers(**settings):
 
 
 def test_a_topic_is_delete_unless_it_says_otherwise():
-    """The broker's default is taken over, as a log's own is compact."""
+    """The broker's default is adopted, as a log's own is compact."""
     assert taken_over(brokers(cleanup_policy="delete"), {})[0]["cleanup.policy"] == "delete"
     assert "cleanup.policy" not in taken_over(own(cleanup_policy="compact"), {})[0]
 
 
 def test_what_a_broker_has_for_its_files_stays_with_it():
-    """Where nobody set it for the topic."""
+    """If nobody set it for the topic."""
     config, left = taken_over(
         brokers(segment_bytes="1048576", file_delete_delay_ms="60000", retention_ms="5"), {}
     )
@@ -42,12 +42,12 @@ def test_what_the_user_gives_wins():
     ("codec", "log"), [("uncompressed", "none"), ("lz4", "lz4"), ("snappy", "snappy")]
 )
 def test_codecs_by_their_names_here(codec, log):
-    """Kafka calls none otherwise."""
+    """Kafka creates none otherwise."""
     assert taken_over(own(compression_type=codec), {})[0]["compression.type"] == log
 
 
 def test_what_has_no_counterpart_is_listed_with_the_reason():
-    """Nothing of what somebody set for the topic is dropped silently."""
+    """Nothing that was set for the topic is dropped silently."""
     topic = own(
         compression_type="gzip",
         message_timestamp_type="LogAppendTime",
@@ -61,7 +61,7 @@ def test_what_has_no_counterpart_is_listed_with_the_reason():
 
 
 def test_what_is_taken_makes_a_log():
-    """It passes the log's own checks, limits of Java's included."""
+    """It passes the log's own checks, including Java's limits."""
     topic = own(
         max_compaction_lag_ms=str(2**63 - 1), retention_ms="-1", segment_bytes="14", segment_ms="1"
     )

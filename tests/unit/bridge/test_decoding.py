@@ -1,4 +1,4 @@
-"""Records of bytes as columns: JSON, a column at a time and one by one; and changes of Debezium, in
+"""Records of bytes as columns: JSON, a column at a time and one by one; and Debezium's changes, in
 the shapes that its documentation shows.
 """
 
@@ -51,7 +51,7 @@ def decoded(values, *, kind=ROW, decode=json_values):
 
 
 def one_by_one(data, kind):
-    """The decoder of JSON, which is not recognized as that."""
+    """The JSON decoder, in a form that is not recognized as such."""
     return json_values(data, kind)
 
 
@@ -111,7 +111,7 @@ def test_documents_parsed_together_are_those_parsed_one_by_one(documents):
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
 def test_keys_that_are_what_they_are_are_taken_together(kind):
-    """Text that is none is found, and the others are taken."""
+    """Invalid text is found, and the others are accepted."""
     keys = [b"a", None, "é".encode(), b"\xff", b""]
     schema = pa.schema([("key", kind), ("value", ROW)])
     rows = records([b'{"t":true}'] * 5, keys).rows
@@ -123,7 +123,7 @@ def test_keys_that_are_what_they_are_are_taken_together(kind):
 
 
 def test_one_document_of_many_does_not_slow_the_others(monkeypatch):
-    """It is looked for by halves: only those about it are decoded one by one."""
+    """It is searched for by halves: only the records around it are decoded one by one."""
     asked = []
     monkeypatch.setattr(
         decoding, "fitting_python", lambda v, f: asked.append(len(v)) or fitting(v, f)
@@ -138,7 +138,7 @@ def test_one_document_of_many_does_not_slow_the_others(monkeypatch):
 
 
 def test_json_without_exact_columns_is_decoded_one_by_one():
-    """A date, as text, is none for Arrow's parser of JSON."""
+    """A date as text is not a date for Arrow's JSON parser."""
     kind = pa.struct([("d", pa.date32())])
     found = decoded([b'{"d":"2026-02-01"}', b'{"d":1}'], kind=kind)
     assert found.rows.column("value").to_pylist() == [{"d": dt.date(2026, 2, 1)}]
@@ -193,7 +193,7 @@ def key(number):
 
 def test_changes_of_debezium_become_rows(log):
     """The row after a create, an update and a snapshot's read; nothing after a delete, whatever was
-    before, and after its tombstone. Texts, times and decimals are what their schemas say.
+    before, and after its tombstone. Texts, times and decimals are as their schemas say.
     """
     names = [*FIELD]
     unscaled = 12345678901234567890123456789
@@ -253,18 +253,18 @@ def test_a_whole_change_is_kept_if_that_is_wanted(log):
 
 
 REFUSED = {
-    "is a truncate of its table": change("t"),
-    "its op is none of c, u, d, r": change("m"),
-    "is no change of a row": b'{"id": 1}',
-    "is a change without the row after it": change("c"),
+    "is a TRUNCATE of its table": change("t"),
+    "its op is not c, u, d or r": change("m"),
+    "is not a row change": b'{"id": 1}',
+    "is a change without the row after the change": change("c"),
     "has Debezium's placeholder": change("u", {"id": 1, "name": "__debezium_unavailable_value"}),
-    "is no JSON": b"{",
-    "nested too deep": b"[" * 100_000,
-    "is not of its own schema": json.dumps(
+    "is not JSON": b"{",
+    "nested too deeply": b"[" * 100_000,
+    "does not match its schema": json.dumps(
         {"schema": envelope("id", "born"), "payload": {"op": "c", "before": 5, "after": {"id": 1}}}
     ).encode(),
-    "a schema beside it that makes no columns": b'{"schema": {"type": "x"}, "payload": {"op": 1}}',
-    "beside it that makes no columns: a struct has no fields": json.dumps(
+    "a schema that cannot become columns": b'{"schema": {"type": "x"}, "payload": {"op": 1}}',
+    "a schema that cannot become columns: a struct has no fields": json.dumps(
         {"schema": {"type": "struct", "fields": []}, "payload": {"op": "c"}}
     ).encode(),
 }
@@ -272,7 +272,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("why", REFUSED)
 def test_what_is_no_change_of_a_row_says_why(log, why):
-    """And holds nothing of the bytes."""
+    """And holds none of the bytes."""
     schema = {"key": pa.int64(), "value": pa.struct([("id", pa.int32()), ("name", pa.string())])}
     decoder = Decoder(Decoding(values="debezium-json"), "t")
     made = log(schema)
@@ -283,15 +283,15 @@ def test_what_is_no_change_of_a_row_says_why(log, why):
 
 
 def test_a_truncate_has_no_key_and_is_told_all_the_same(log):
-    """In a compacted log, whose records without a key do not fit for another reason."""
+    """In a compacted log, where records without a key do not fit for another reason."""
     schema = {"key": pa.int64(), "value": pa.struct([("id", pa.int32())])}
     decoder = Decoder(Decoding(values="debezium-json"), "t")
     made = log(schema, **{"cleanup.policy": "compact"})
     values = [change("t"), change("c", {"id": 1}), None, change("c", {"id": 2})]
     done = decoder.decoded(records(values, [None, None, None, b"2"]), made)
     assert done.rows.column("value").to_pylist() == [{"id": 2}]
-    assert "truncate" in done.reasons[0]
-    missing = "has a key that is missing, and the target is compacted"
+    assert "TRUNCATE" in done.reasons[0]
+    missing = "has no key, but the target is compacted"
     assert [done.reasons[1], done.reasons[2]] == [missing] * 2
 
 
@@ -322,10 +322,10 @@ def test_a_log_follows_schemas_of_changes(log):
 
 
 def test_the_schema_of_a_log_that_is_made_has_to_be_known():
-    """JSON says none, and so does a topic without a record; what is given is taken."""
+    """JSON has none, and neither does a topic without a record; a given one is used."""
     for values in ("json", "debezium-json", "connect-json"):
         decoder = Decoder(Decoding(values=values, keys="bytes"), "t")
-        with pytest.raises(InvalidInputError, match=r"of topic t have.*--schema FILE"):
+        with pytest.raises(InvalidInputError, match=r"of topic t are unknown.*--schema FILE"):
             decoder.schema(lambda: {"key": b"1", "value": b'{"a": 1}'})
     given_schema = {"key": pa.string(), "value": ROW}
     decoder = Decoder(Decoding(values="json", schema=given_schema), "t")
@@ -337,9 +337,9 @@ def test_the_schema_of_a_log_that_is_made_has_to_be_known():
     [
         ({"values": "xml"}, "values cannot be decoded as 'xml'; give one of json,"),
         ({"values": "json", "keys": "text"}, "keys cannot be decoded as 'text'; give one of bytes"),
-        ({"values": "avro"}, "schemas in a registry: give its URL"),
-        ({"values": "json", "keys": "protobuf"}, "schemas in a registry: give its URL"),
-        ({"values": "json", "envelope": True}, "only changes of Debezium have an envelope"),
+        ({"values": "avro"}, "are in a registry: give its URL"),
+        ({"values": "json", "keys": "protobuf"}, "are in a registry: give its URL"),
+        ({"values": "json", "envelope": True}, "only Debezium's changes have an envelope"),
     ],
 )
 def test_a_wrong_decoding_is_refused(wrong, why):

@@ -1,4 +1,4 @@
-"""The key of hashed columns: where it comes from, and what is no key."""
+"""The key of hashed columns: where it comes from, and what is not a key."""
 
 import pytest
 
@@ -10,7 +10,7 @@ SECRET = "0123456789abcdef"
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    """Of a file that the environment names, which is not there."""
+    """From a file that the environment names, and that does not exist."""
     monkeypatch.setenv("CLOG_CAPTURE_HASH_KEY", SECRET.upper())
     monkeypatch.setenv("CLOG_CAPTURE_HASH_KEY_FILE", str(tmp_path / "key"))
     return tmp_path / "key"
@@ -26,7 +26,7 @@ def test_a_file_comes_before_the_environment(path, monkeypatch):
 
 
 def test_a_key_that_is_short_or_cannot_be_read_is_refused(path):
-    """No hash without a key; the file is named, what it holds is not."""
+    """No hash without a key; the file is named, its contents are not."""
     with pytest.raises(InvalidInputError, match=r"_HASH_KEY_FILE names .*key, which"):
         hash_key(["hash"])
     path.write_text("hunter2")

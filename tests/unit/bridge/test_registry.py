@@ -1,5 +1,5 @@
 """Values whose schemas a registry has: Avro and Protobuf, with a registry in the client's memory,
-and one that answers over HTTP as the documented interface has it.
+and one that responds over HTTP according to the documented interface.
 """
 
 import base64
@@ -108,7 +108,7 @@ def test_avro_becomes_columns(log):
 
 
 def test_a_log_follows_newer_schemas_of_avro(log):
-    """A wider number, a new field, one that is gone; beside values of the old one."""
+    """A wider number, a new field, a removed one; beside values of the old schema."""
     topic = Registered("AVRO")
     old = topic.register(ROW)
     made = topic.made_log(log)
@@ -178,7 +178,7 @@ def test_changes_of_debezium_in_avro(log):
 HOSTILE = {
     "no header with a schema id": [b"", b"\0", b"\0\0\0\0", b"\x01\0\0\0\1\2", b"text"],
     "has the schema id 999, which the registry does not have": [b"\0\0\0\x03\xe7\2"],
-    "is no Avro of this schema": [
+    "is not Avro of this schema": [
         b"\0\0\0\0\1",
         b"\0\0\0\0\1" + b"\xff" * 40,
         b"\0\0\0\0\1\2" + b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # a map of 2^62 entries
@@ -189,7 +189,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("why", HOSTILE)
 def test_bytes_that_are_no_values_say_why(log, why):
-    """Whatever they say of their length; what comes beside them is taken."""
+    """Whatever they say about their length; what comes beside them is accepted."""
     topic = Registered("AVRO")
     number = topic.register(ROW)
     assert number == 1
@@ -206,17 +206,17 @@ def test_bytes_that_are_no_values_say_why(log, why):
         ({"type": "record", "name": "Q", "fields": []}, "the record Q has no fields"),
         (
             {"type": "record", "name": "Q", "fields": [{"name": "q", "type": ["null", "Q"]}]},
-            "the type Q has itself within",
+            "the type Q contains itself",
         ),
         ({"type": "array", "items": "null"}, "the type null has no column"),
-        (["int", "string"], "a union of several types has no column"),
+        (["int", "string"], "a union of several types cannot be a column"),
         ("{", r"it cannot be read \(JSONDecodeError\)"),
-        ("[" * 100_000, "it is nested too deep"),
+        ("[" * 100_000, "it is nested too deeply"),
         ({"type": "x"}, r"it cannot be read \(UnknownType\)"),
     ],
 )
 def test_a_schema_that_makes_no_columns(log, schema, why):
-    """Is the reason of its values; of a log that is to be made, an error."""
+    """Is the reason of its values; for a log that is to be created, an error."""
     topic = Registered("AVRO")
     number = topic.register(schema)
     made = log({"key": pa.binary(), "value": pa.struct([("a", pa.int32())])})
@@ -227,7 +227,7 @@ def test_a_schema_that_makes_no_columns(log, schema, why):
 
 
 def test_rules_of_a_schema_are_not_passed_over(log):
-    """Values that the registry's rules encrypt are none that clog can read."""
+    """Values that the registry's rules encrypt cannot be read by clog."""
     topic = Registered("AVRO")
     rule = schema_registry.Rule(
         "r", None, "TRANSFORM", "READ", "ENCRYPT", None, None, "", "", "", False
@@ -237,20 +237,20 @@ def test_rules_of_a_schema_are_not_passed_over(log):
     number = topic.client.register_schema("t-value", schema)
     made = log({"key": pa.binary(), "value": pa.struct([("a", pa.int32())])})
     done = topic.decode(made, avro(number, ROW, VALUE))
-    assert "rules clog does not follow" in done.reasons[0]
+    assert "rules clog does not support" in done.reasons[0]
 
 
 def test_ids_that_nobody_knows_end_it(log, monkeypatch):
-    """A topic of something else is not asked for, id by id, without end."""
+    """For a topic of something else it is not asked endlessly, id by id."""
     monkeypatch.setattr(module, "UNKNOWN_MAX", 20)
     topic = Registered("AVRO")
     made = log({"key": pa.binary(), "value": pa.struct([("a", pa.int32())])})
-    with pytest.raises(InvalidInputError, match="20 schema ids are not known"):
+    with pytest.raises(InvalidInputError, match="20 schema ids are unknown"):
         topic.decode(made, *(b"\0" + i.to_bytes(4, "big") + b"x" for i in range(1000, 1030)))
 
 
 def proto_file():
-    """A file with nested messages, a map, an enumeration, and what Protobuf itself brings."""
+    """A file with nested messages, a map, an enumeration, and Protobuf's own types."""
     from google.protobuf import descriptor_pb2
 
     file = descriptor_pb2.FileDescriptorProto(
@@ -307,7 +307,7 @@ def protobuf(number, indexes, message):
 
 
 def test_protobuf_becomes_columns(log):
-    """The message is that which the indexes name; the first one has a short form."""
+    """The message is the one that the indexes name; the first one has a short form."""
     topic = Registered("PROTOBUF")
     file = proto_file()
     number = topic.register(serialized(file))
@@ -351,17 +351,17 @@ def test_protobuf_becomes_columns(log):
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"", "no numbers of a message"),
-        (b"\x80" * 20, "no numbers of a message"),
-        (b"\xfe\xff\xff\xff\x0f\2", "names a message by 2147483647 numbers"),
-        (b"\1\2", "names a message by -1 numbers"),
-        (b"\2\x14", "it has 2 messages where number 10 is named"),
-        (b"\2\1", "it has 2 messages where number -1 is named"),
-        (b"\0\xff\xff", "is not of its own schema: DecodeError"),
+        (b"", "no message numbers after"),
+        (b"\x80" * 20, "no message numbers after"),
+        (b"\xfe\xff\xff\xff\x0f\2", "gives 2147483647 numbers for a message"),
+        (b"\1\2", "gives -1 numbers for a message"),
+        (b"\2\x14", "it has 2 messages, but number 10 is requested"),
+        (b"\2\1", "it has 2 messages, but number -1 is requested"),
+        (b"\0\xff\xff", "does not match its schema: DecodeError"),
     ],
 )
 def test_bytes_that_are_no_messages_say_why(log, body, why):
-    """Bounded, whatever numbers they begin with."""
+    """Bounded, whatever numbers they start with."""
     topic = Registered("PROTOBUF")
     number = topic.register(serialized(proto_file()))
     made = topic.made_log(log)
@@ -370,7 +370,7 @@ def test_bytes_that_are_no_messages_say_why(log, body, why):
 
 
 class Server:
-    """The part of a registry's interface that a reader asks."""
+    """The part of a registry's interface that a reader uses."""
 
     def __init__(self, text):
         self.asked = []
@@ -411,7 +411,7 @@ OPTIONS = {"max.retries": 0, "basic.auth.user.info": "anna:hunter2"}
 
 
 def test_a_registry_is_asked_once_for_each_schema(log, server):
-    """With the user's name and password; what it does not know is asked for once, too."""
+    """With the user's name and password; what it does not know is also asked for only once."""
     topic = Registered("AVRO", registry=server.url, registry_options=OPTIONS)
     made = log({"key": pa.binary(), "value": pa.struct([("a", pa.int32())])})
     unknown = b"\0\0\0\0\7x"
@@ -431,7 +431,7 @@ def test_a_registry_is_asked_once_for_each_schema(log, server):
     ],
 )
 def test_a_registry_that_fails_makes_no_dead_letters(log, server, status, kind, why):
-    """It is an error of its own, without a secret, and what it says later is believed."""
+    """It is an error of its own, without a secret, and later responses are accepted."""
     topic = Registered("AVRO", registry=server.url, registry_options=OPTIONS)
     made = log({"key": pa.binary(), "value": pa.struct([("a", pa.int32())])})
     server.status = status
@@ -447,7 +447,9 @@ def test_the_newest_schema_has_a_number(server, number):
     """By which values name it; a registry that says otherwise is refused."""
     topic = Registered("AVRO", registry=server.url, registry_options=OPTIONS)
     server.id = number
-    with pytest.raises(InvalidInputError, match="has no id of the newest schema of t-value"):
+    with pytest.raises(
+        InvalidInputError, match="does not return an id of the newest schema of t-value"
+    ):
         topic.decoder.schema(dict)
 
 
@@ -460,8 +462,8 @@ def test_a_registry_that_is_not_there(log):
 
 
 def test_a_secret_does_not_stand_in_the_address():
-    """Nor in what is said of options."""
-    with pytest.raises(InvalidInputError, match="has no user in it") as e:
+    """Nor in messages about options."""
+    with pytest.raises(InvalidInputError, match="cannot contain a user") as e:
         Registered("AVRO", registry="http://anna:hunter2@host")
     assert "hunter2" not in str(e.value)
     keyed = {"registry": "http://127.0.0.1:1/?apikey=hunter2"}

@@ -1,4 +1,4 @@
-"""Dead letters that are played again: each once, and none over a later record of its key."""
+"""Dead letters that are replayed: each once, and none over a later record of its key."""
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +41,7 @@ def letter(offset, key, value, partition=0):
 
 
 def mirrored(url, rows, *, end, config=None):
-    """A log as a mirror leaves it that was ended."""
+    """A log as an ended mirror leaves it."""
     log = Log.create(url, 2, config, schema=SCHEMA, features=["given-offsets"])
     with log.transaction(ID) as t:
         t.cover({0: end})
@@ -60,8 +60,8 @@ def table(log):
 
 
 def test_letters_go_where_they_were_meant_to_go(urls):
-    """Those whose key has a later record do not; what does not decode is a letter again, with the
-    new reason and its old place. A second run finds nothing new but these.
+    """Those whose key has a later record are not; what does not decode is a dead letter again, with
+    the new reason and its old place. A second run finds nothing new but these.
     """
     letters = Log.create(urls[0], 1, LETTERS_CONFIG)
     log = mirrored(urls[1], [(1, "c", {"n": 1})], end=10)
@@ -78,7 +78,7 @@ def test_letters_go_where_they_were_meant_to_go(urls):
     assert table(log) == {"a": {"n": 13}, "c": {"n": 5}}
     *_, again = rows(letters)
     told = {h["key"]: h["value"].decode() for h in again["headers"]}
-    assert told.pop(REASON).startswith("has a value that is no JSON")
+    assert told.pop(REASON).startswith("has a value that is not JSON")
     assert told == {SOURCE: TOPIC, PARTITION: "0", OFFSET: "6"}
     for _ in range(2):
         done = replay(*urls[:2], decode=JSON)
@@ -86,7 +86,7 @@ def test_letters_go_where_they_were_meant_to_go(urls):
 
 
 def test_what_was_played_counts_as_where_it_stood(urls):
-    """A letter that decodes later than an older one of its key is not superseded by that."""
+    """A letter that decodes later than an older one of its key is not superseded by it."""
     letters = Log.create(urls[0], 1, LETTERS_CONFIG)
     log = mirrored(urls[1], [(1, "x", {"n": 1})], end=10)
     log.give_offsets()
@@ -100,7 +100,7 @@ def test_what_was_played_counts_as_where_it_stood(urls):
 
 
 def test_events_are_all_played(urls):
-    """In a log that is not compacted no record takes another's place."""
+    """In a log that is not compacted no record supersedes another."""
     letters = Log.create(urls[0], 1, LETTERS_CONFIG)
     log = mirrored(urls[1], [(5, "a", {"n": 5})], end=10, config={"cleanup.policy": ""})
     log.give_offsets()
@@ -115,23 +115,25 @@ def test_a_mirror_that_goes_on_takes_no_letters(urls):
     with pytest.raises(InvalidInputError, match=r"mirrors a topic.*--end"):
         replay(*urls[:2], decode=JSON)
     Log.create(urls[2], 1)
-    with pytest.raises(InvalidInputError, match="no columns for letters"):
+    with pytest.raises(InvalidInputError, match="no columns for decoded letters"):
         replay(urls[0], urls[2], decode=JSON)
 
 
 def test_what_is_no_letter_is_refused(urls):
-    """Nothing of its batch is played."""
+    """Nothing of its batch is replayed."""
     letters = Log.create(urls[0], 1, LETTERS_CONFIG)
     letters.append([{"key": "a", "value": '{"n": 1}'}])
     log = Log.create(urls[2], 1, schema=SCHEMA)
-    with pytest.raises(InvalidInputError, match=r"offset 0 of .* is no dead letter"):
+    with pytest.raises(InvalidInputError, match=r"offset 0 of .* is not a dead letter"):
         replay(urls[0], urls[2], decode=JSON)
     assert not rows(log)
 
 
 @pytest.mark.nightly
 def test_each_letter_is_played_once_whatever_crashes():
-    """At every request to the store (L1 to L3); what does not decode is a letter again, once."""
+    """At every request to the store (L1 to L3); what does not decode is a dead letter
+    again, once.
+    """
 
     def of(store, seed):
         made = []
@@ -174,8 +176,8 @@ ODD = {
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, some in ODD.items() for v in some])
 def test_anybody_may_have_written_the_headers_of_letters(urls, name, value):
-    """A record that was mirrored is none for them, and counts as where it is; a letter that has
-    them is refused.
+    """For a mirrored record they are not applied, and it counts where it is; a letter that has them
+    is refused.
     """
     letters = Log.create(urls[0], 1, dict(LETTERS_CONFIG))
     letters.append(letter(1, b"k", b'{"n": 1}'))
@@ -191,5 +193,5 @@ def test_anybody_may_have_written_the_headers_of_letters(urls, name, value):
     letters.append([{"key": b"k", "value": b"{}", "headers": list(told.items())}])
     is_one = name == SOURCE and value is None
     if not is_one:
-        with pytest.raises(InvalidInputError, match="is no dead letter"):
+        with pytest.raises(InvalidInputError, match="is not a dead letter"):
             played(letters, log, JSON)

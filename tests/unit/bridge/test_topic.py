@@ -1,4 +1,4 @@
-"""Where a topic stands and what it is; questions to nobody."""
+"""Where a topic is and what it is; no broker is contacted."""
 
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from clog.storage.errors import InvalidInputError, SourceUnavailableError
 
 
 def test_addresses_are_read():
-    """Brokers as Kafka's clients take them, port 9092 where none is given, a name or a pattern."""
+    """Brokers as Kafka's clients accept them, port 9092 if none is given, a name or a pattern."""
     address = address_of("kafka://a, b:9093,[::1]:9/orders.eu-1")
     assert (address.brokers, address.topic) == ("a:9092,b:9093,[::1]:9", "orders.eu-1")
     assert not address.is_pattern
@@ -40,7 +40,7 @@ def test_what_is_no_address_is_refused(text):
     ],
 )
 def test_a_password_in_an_address_is_not_repeated(text):
-    """It belongs into the client's options."""
+    """It belongs in the client's options."""
     with pytest.raises(InvalidInputError, match=r"sasl\.password") as caught:
         address_of(text)
     assert "secret" not in str(caught.value)
@@ -48,12 +48,12 @@ def test_a_password_in_an_address_is_not_repeated(text):
 
 def test_a_path_is_no_topic():
     """Topics have no slash in their names."""
-    with pytest.raises(InvalidInputError, match="names no topic"):
+    with pytest.raises(InvalidInputError, match="names cannot contain"):
         address_of("kafka://a/orders/7")
 
 
 def test_ids_are_as_kafka_prints_them():
-    """The client gives another base64; an id of zeros is of brokers that know none."""
+    """The client returns a different base64; an id of zeros comes from brokers that know none."""
     assert _as_printed("3qn3ImSZREmvK/mhd8HB+A") == "3qn3ImSZREmvK_mhd8HB-A"
     assert Topic("c", "orders", "id", 3).source == "kafka:c/id"
     for nothing in ("AAAAAAAAAAAAAAAAAAAAAA", "", "?"):
@@ -67,41 +67,43 @@ def test_ids_are_as_kafka_prints_them():
 def test_options_that_the_client_refuses_are_told_without_their_values(options):
     """librdkafka's own message repeats a value."""
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
-    with pytest.raises(InvalidInputError, match="refuses") as caught:
+    with pytest.raises(InvalidInputError, match="rejects") as caught:
         Cluster("a:1", options)
     assert "secret" not in str(caught.value).replace("option secret", "")
 
 
 def test_brokers_that_do_not_answer_are_told_soon_and_then_an_error(monkeypatch, caplog):
-    """The word names them, what waits, what the client said last and what to do; how long is waited
-    is asked for.
+    """The message names them, what waits, what the client said last and what to do; the wait is the
+    requested one.
     """
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
     assert topic.WORD_S == 5.0
     monkeypatch.setattr(topic, "WORD_S", 0.3)
     with pytest.raises(
         SourceUnavailableError,
-        match=r"127\.0\.0\.1:1 did not tell topic orders.*Connection refused",
+        match=r"127\.0\.0\.1:1 did not return topic orders.*Connection refused",
     ):
         Cluster("127.0.0.1:1", {}, wait_ms=1000).topic("orders")
     (word,) = [record.getMessage() for record in caplog.records]
     assert word.startswith("127.0.0.1:1 has not sent topic orders for 0.3 s (the client says: ")
     assert "Connection refused" in word
-    assert "waiting for up to 1 s; check the address, and that the brokers run" in word
+    assert "waiting for up to 1 s; check the address, and that the brokers are running" in word
 
 
 def test_who_is_to_stop_does_not_wait_for_brokers_that_do_not_answer(monkeypatch, caplog):
-    """It would hear SIGTERM after a minute, and be killed before."""
+    """Otherwise it would notice SIGTERM after a minute, and be killed before."""
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
     monkeypatch.setattr(topic, "WORD_S", 0.1)
     silent = Cluster("127.0.0.1:1", {}, wait_ms=600_000, should_stop=lambda: True)
-    with pytest.raises(SourceUnavailableError, match="did not tell topic orders"):
+    with pytest.raises(SourceUnavailableError, match="did not return topic orders"):
         silent.topic("orders")
     assert not caplog.records
 
 
 class Going:
-    """Kafka's admin client before a broker that goes away while it is to answer, so many times."""
+    """Kafka's admin client with a broker that disappears while it should respond, this
+    many times.
+    """
 
     def __init__(self, times: int, kind: str) -> None:
         self.times, self.kind, self.asked = times, kind, 0
@@ -111,7 +113,7 @@ class Going:
         return self
 
     def poll(self, _):
-        """Says nothing."""
+        """Reports nothing."""
 
     def answer(self, told):
         import confluent_kafka
@@ -143,8 +145,8 @@ class Going:
 
 @pytest.mark.parametrize("kind", ["_TRANSPORT", "UNKNOWN_LEADER_EPOCH"])
 def test_a_broker_that_goes_away_while_it_is_asked_is_asked_again(monkeypatch, kind):
-    """The client tells at once that a request that was under way is lost, and does not repeat it;
-    a mirror that was started at that moment ended, however long it was to wait.
+    """The client reports at once that a running request is lost, and does not repeat it; a mirror
+    that was started at that moment ended, however long it was to wait.
     """
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
     clock = ManualClock()
@@ -156,25 +158,25 @@ def test_a_broker_that_goes_away_while_it_is_asked_is_asked_again(monkeypatch, k
     assert cluster.extent("orders", [0, 1]).stable == {0: 7, 1: 7}
     admin.asked, admin.times = 0, 1000
     before_ms = clock.monotonic_ms()
-    with pytest.raises(SourceUnavailableError, match="did not tell topic orders: gone"):
+    with pytest.raises(SourceUnavailableError, match="did not return topic orders: gone"):
         cluster.topic("orders")
     assert clock.monotonic_ms() - before_ms == 1000
 
 
 def test_a_mirror_whose_broker_fails_before_it_reads_says_so(monkeypatch):
-    """It knew where to begin, and was told no end: it stopped reading what it had not begun to
-    read, which Kafka's client refuses by an error of its own.
+    """It knew where to start, but had no end: it stopped reading what it had not started to read,
+    which Kafka's client refuses with an error of its own.
     """
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
     admin = Going(0, "CLUSTER_AUTHORIZATION_FAILED")
     admin.fails_at_its_end = True
     monkeypatch.setattr(topic, "_admin_client", lambda: admin)
-    with pytest.raises(InvalidInputError, match="refuses to tell the offsets of topic orders"):
+    with pytest.raises(InvalidInputError, match="refuses to return the offsets of topic orders"):
         mirror("kafka://127.0.0.1:1/orders", "memory://refused", clock=ManualClock())
 
 
 @pytest.mark.parametrize("wait_ms", [0, -1, 1 << 31, 1.5, None, True])
 def test_a_wait_that_is_none_is_refused(wait_ms):
-    """Before a broker is asked."""
+    """Before a broker is contacted."""
     with pytest.raises(InvalidInputError, match="allowed: 1 to"):
         mirror("kafka://127.0.0.1:1/orders", "memory://unused", wait_ms=wait_ms)

@@ -137,7 +137,7 @@ def test_too_little_memory_for_a_map(make_log, put, monkeypatch):
         m.setattr(offset_map.np, "zeros", fails)
         with pytest.raises(OutOfMemoryError, match=r"the cleaning of .*dedupe.buffer.size") as e:
             cleaner.run_once()
-        with pytest.raises(OutOfMemoryError, match=r"a map of 134217728 bytes takes more memory"):
+        with pytest.raises(OutOfMemoryError, match=r"a map of 134217728 bytes needs more memory"):
             Cleaner(log)
     assert "ArrayMemoryError" not in str(e.value)
     assert log.handle.manifest().uncleanable == {}

@@ -3,6 +3,7 @@ timed.
 """
 
 import math
+import sys
 
 import pytest
 
@@ -13,10 +14,13 @@ from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
 from clog.cleaner.log_round import CleanerSettings, LogRound
 from clog.cleaner.passes.run_pass import PassProgress
 from clog.cleaner.threads import CleanerThreads, Throttle
+from clog.storage import Log
+from clog.storage.env import SeededIds
 from clog.storage.objects import reader, writer
 from clog.storage.read.scan import footprints, plan_range, read_pieces
 from clog.storage.store import contract
 from clog_testing.counting import CountingStore
+from clog_testing.crash import discard, memory_store
 from clog_testing.delaying import DelayingStore
 
 DAY_MS = 86_400_000
@@ -27,7 +31,9 @@ ADMINISTRATION = 8
 
 @pytest.fixture(params=COMMITS)
 def dirty(request, make_log, open_log, put, store):
-    """A log of so many micro-batches, one object each, sealed; and a counter of requests to it."""
+    """A log of this many micro-batches, one object each, sealed; and a counter of
+    requests to it.
+    """
     log = make_log()
     put(log, "a=1 " * request.param)
     log.roll()
@@ -60,7 +66,8 @@ def test_keys_of_many_row_groups_take_few_requests(
     make_log, open_log, store, monkeypatch, value_bytes
 ):
     """COMMIT.md §7: the footer, and four requests for the keys of an object however many row groups
-    it has; where values are large, as many more as keep what is read below twice the keys."""
+    it has; if values are large, as many more as keep what is read below twice the keys.
+    """
     monkeypatch.setattr(writer, "GROUP_BYTES", 4000)
     monkeypatch.setattr(writer, "GROUP_BYTES_MIN", 1000)
     monkeypatch.setattr(reader, "WHOLE_BYTES", 0)
@@ -91,9 +98,9 @@ def test_keys_of_many_row_groups_take_few_requests(
 
 
 def test_a_sweep_costs_listings_and_what_it_deletes(dirty, clock):
-    """Replaced objects: two commits and the deletions. Orphans: five listings of what may be one
-    and one of temporary files, one of named readers, one of requests of erasures, two of what
-    creators left beside the log, a GET for each halving of the versions, and the floor's commit.
+    """Replaced objects: two commits and the deletions. Orphans: five listings of possible ones and
+    one of temporary files, one of named readers, one of requests of erasures, two of what creators
+    left beside the log, a GET for each halving of the versions, and the floor's commit.
     """
     objects, store, log = dirty
     Cleaner(log).run_once(force=True)
@@ -114,9 +121,42 @@ def test_a_sweep_costs_listings_and_what_it_deletes(dirty, clock):
     assert cost(store, lambda: close_blocks(Work(log.handle, clock.now_ms()))) == {"get": 2}
 
 
+def test_duties_that_find_nothing_take_the_same_calls_in_a_large_log(clock):
+    """What may be due at a version is asked once for each, not in every round."""
+
+    def calls(objects):
+        store = memory_store()
+        log = Log.create(store, 1, {"object.bytes": 60}, clock=clock, ids=SeededIds(1))
+        log.append([{"key": f"k{i:04}", "value": "v" * 40} for i in range(objects)])
+        log.roll()
+        Cleaner(log).run_once(force=True)
+        assert len(log.handle.manifest().files()) == objects
+        of_log = LogRound(log, clock, Throttle(None, clock), CleanerSettings())
+        for _ in range(3):
+            of_log.maintain()
+            of_log.end()
+        count = 0
+
+        def note(_frame, event, _):
+            nonlocal count
+            count += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            of_log.maintain()
+            of_log.end()
+        finally:
+            sys.setprofile(before)
+        discard(store)
+        return count
+
+    assert calls(200) <= calls(10) + 20
+
+
 def test_a_pass_over_many_objects_far_away_waits_for_few_of_them(make_log, open_log, put, store):
-    """Requests for the next chunks go ahead in mapping, judging and rewriting: with 100 ms for each
-    the pass takes as long as a fraction of them one after the other.
+    """Requests for the next chunks are sent ahead in mapping, judging and rewriting: with 100 ms
+    for each the pass takes a fraction of the time of one after the other.
     """
     log = make_log(segment_bytes=10_000, object_bytes=60, dead_rows_delay_ms=0)
     keys = [f"k{i:02}" for i in range(40)]

@@ -25,7 +25,7 @@ BOUND = (
 
 
 def files_with(store, *words):
-    """Paths of the files that hold any of the words."""
+    """Paths of the files that contain any of the words."""
     return [
         found.path
         for folder in ("_clog/",)
@@ -51,7 +51,7 @@ def secret_and(log, count, partitions):
 def test_the_bytes_of_a_deleted_key_go(
     make_log, store, clock, partitions, object_bytes, is_marked, traffic
 ):
-    """S46: key and value, in every object and document, by the stated sum; not for want of a
+    """S46: key and value, in every object and document, by the stated sum; and not for lack of a
     bitmap on the way.
     """
     log = make_log(partitions, **CONFIG, object_bytes=object_bytes)

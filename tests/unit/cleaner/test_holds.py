@@ -38,7 +38,7 @@ def tombstones(log):
 
 
 def rounds(log, clock, *steps_ms):
-    """Lets so much time pass, and a round each time."""
+    """Lets this much time pass, with a round each time."""
     for ms in steps_ms:
         clock.advance(ms)
         Cleaner(log).run_once()
@@ -56,7 +56,7 @@ def deleted(make_log, put, clock, *, hold_ms=2 * DAY_MS, **config):
 
 
 def test_s64_a_tombstone_waits_for_a_reader_that_holds_it(make_log, put, clock):
-    """S64: as long as the reader asked after it said something last, and not longer."""
+    """S64: as long as the reader requested after its last report, and not longer."""
     log = deleted(make_log, put, clock)
     rounds(log, clock, HOUR_MS, DAY_MS, 20 * HOUR_MS)
     assert tombstones(log) == [b"a"]
@@ -78,7 +78,9 @@ def test_s64_it_goes_once_the_reader_has_come_to_it(make_log, put, clock):
 
 
 def test_s64_only_what_it_has_not_come_to_is_held(make_log, put, clock):
-    """S64: a tombstone below its position goes, in a pass that another one has to wait for."""
+    """S64: a tombstone below its position is removed, in a pass that another one has to
+    wait for.
+    """
     log = deleted(make_log, put, clock)
     log.reader("late", hold_ms=2 * DAY_MS).commit({0: 3})
     put(log, "b e=1")
@@ -89,8 +91,8 @@ def test_s64_only_what_it_has_not_come_to_is_held(make_log, put, clock):
 
 
 def test_s64_a_pass_leaves_what_is_held_and_cleans_the_rest(make_log, put, there, clock):
-    """S64: of two tombstones past their horizons, side by side in an object, the one that is held
-    stays; the other and what is superseded go, and the partition is not uncleanable.
+    """S64: of two tombstones past their horizons, side by side in an object, the held one stays;
+    the other and what is superseded are removed, and the partition is not uncleanable.
     """
     log = make_log(**(HOLD | {"segment_bytes": 1 << 20}))
     put(log, "a=1 b=1 c=1 a b")
@@ -120,8 +122,8 @@ def test_s64_a_pass_leaves_what_is_held_and_cleans_the_rest(make_log, put, there
     ],
 )
 def test_s64_nothing_is_held_beyond_the_bound(make_log, put, clock, config, held):
-    """S64: not beyond reader.hold.max.ms nor max.compaction.lag.ms after its horizon, however
-    often the reader says that it is there.
+    """S64: not beyond reader.hold.max.ms nor max.compaction.lag.ms after its horizon, however often
+    the reader reports.
     """
     log = deleted(make_log, put, clock, **config)
     reader = log.reader("late", expires_after_ms=30 * DAY_MS, hold_ms=3 * DAY_MS)
@@ -151,8 +153,8 @@ def test_s64_a_crowd_holds_no_longer_than_one(make_log, put, clock):
 
 
 def test_s64_it_says_that_it_is_there_while_it_holds(make_log, put, clock):
-    """S64: one that stands at the end is told again when half of its time is over, or the next
-    tombstone would find nobody who holds it.
+    """S64: a reader at the end reports again when half of its time is over, or the next tombstone
+    would find no hold.
     """
     log = make_log(**HOLD)
     put(log, "a=1")
@@ -196,7 +198,7 @@ def test_s64_a_document_that_counts_for_nothing_holds_nothing(make_log, put, clo
 
 @pytest.mark.parametrize("ahead_ms", [-(10**9), 10**9, 10**15])
 def test_s64_a_readers_clock_has_no_say(make_log, put, clock, ahead_ms):
-    """S64: its times count for nothing, and a hold of an age for what the log allows: the store
+    """S64: its times are ignored, and a very long hold counts as what the log allows: the store
     knows when its file was written.
     """
     log = deleted(make_log, put, clock)
@@ -209,8 +211,8 @@ def test_s64_a_readers_clock_has_no_say(make_log, put, clock, ahead_ms):
 
 
 def test_s64_a_file_from_the_future_holds_no_longer():
-    """S64: where the store's clock is ahead, or somebody touched the file, it holds from now on,
-    and nothing beyond the bound all the same.
+    """S64: if the store's clock is ahead, or the file was touched, it holds from now on, but still
+    nothing beyond the bound.
     """
     said = ReaderDocument("late", "0" * 32, 3, "1" * 32, {0: 5}, 1, 1, hold_ms=10 * DAY_MS)
     now_ms = 100 * DAY_MS
@@ -256,7 +258,7 @@ def test_s64_no_version_is_held_beyond_the_bound(make_log, put, clock):
 
 
 def test_s64_a_block_of_commits_is_not_closed_over_a_hold(make_log, put, clock, monkeypatch):
-    """S64: else versions would no longer be readable all the same."""
+    """S64: otherwise versions would become unreadable all the same."""
     monkeypatch.setattr("clog.storage.format.documents.BLOCK_VERSIONS", 8)
     monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
     log = make_log(**HOLD)
@@ -300,7 +302,7 @@ def test_s64_what_holds_cost(make_log, open_log, put, store, clock):
 
 
 def test_s64_the_feature_comes_with_the_config(make_log):
-    """S64: in the same commit; a log that never asked has nothing of it."""
+    """S64: in the same commit; a log whose readers never asked has nothing of it."""
     log = make_log()
     assert "reader-holds" not in log.handle.tip.head.log.features
     log.alter({"reader.hold.max.ms": "1 day"})
@@ -323,7 +325,7 @@ def test_s64_nobody_is_waited_for_after_being_forgotten(make_log):
 
 
 def test_s64_describe_readers_and_metrics_show_who_is_waited_for(make_log, put, clock):
-    """S64: until when; and what overtakes a reader waits as long."""
+    """S64: until when; and what overtakes a reader waits that long."""
     log = deleted(make_log, put, clock)
     log.reader("quick").commit({0: 5})
     until_ms = clock.now_ms() - 2 + 2 * DAY_MS

@@ -1,4 +1,4 @@
-"""What a cold process of a writer and of the cleaner imports."""
+"""What a freshly started process of a writer and of the cleaner imports."""
 
 import subprocess
 import sys
@@ -149,8 +149,9 @@ with contextlib.redirect_stdout(io.StringIO()):
     ],
 )
 def test_a_cold_process_loads_few_modules(tmp_path, what, modules_max, absent):
-    """Each costs a process half a millisecond or more before it does anything: so many of ours, and
-    none of the libraries that are not always needed. The ceilings only become lower."""
+    """Each costs a process half a millisecond or more before it does anything: this many of clog's
+    own, and none of the libraries that are not always needed. The ceilings are only ever lowered.
+    """
     Log.create(tmp_path / "orders")
     done = subprocess.run(
         [sys.executable, "-c", COUNTED.format(what=what)],

@@ -1,19 +1,32 @@
-"""A log among others: what holds for all of them, which comes first, and who waits."""
+"""A log among others: what applies to all of them, which comes first, and which waits."""
+
+import re
+from pathlib import Path
 
 import pytest
 
 from clog.cleaner import Cleaner, log_round
 from clog.cleaner.duties.layout import SEGMENTS_MIN
 from clog.cleaner.log_round import REST_MS_MAX, CleanerSettings, LogRound, Rest
+from clog.cleaner.threads import Throttle
 from clog.storage import Log
 from clog.storage.env import SeededIds
-from clog.storage.errors import UnsupportedFormatError
+from clog.storage.errors import StoreUnavailableError, UnsupportedFormatError
 from clog.storage.format import log_info
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log
 
 DAY_MS = 86_400_000
+
+
+def test_every_duty_is_told_among_the_steps_of_a_round(make_log, clock):
+    """By its name, and none that there is no more."""
+    made = LogRound(make_log(), clock, Throttle(None, clock), CleanerSettings())
+    duties = {duty.name for duty in (*made._maintaining, *made._ending)}
+    readme = (Path(__file__).parents[3] / "cleaner/README.md").read_text()
+    steps = readme.split("## A round\n")[1].split("\nA pass first")[0]
+    assert set(re.findall(r"\(`([a-z]+)`", steps)) == duties
 
 
 @pytest.fixture
@@ -47,8 +60,9 @@ def test_the_most_urgent_of_all_logs_is_first(make_log, put, other, clock):
 
 
 def test_two_cleaners_waste_a_group(make_log, put, store, open_log, there, clock):
-    """S30: who finds its sources changed has wasted one group, leaves the partition alone for a
-    while, and breaks nothing."""
+    """S30: a cleaner that finds its sources changed has wasted one group, leaves the partition
+    alone for a while, and breaks nothing.
+    """
     log = make_log(min_cleanable_dirty_ratio=0)
     put(log, "a=1 b=1 b=2 c=1 d=1 d=2 e=1 e=2 f=1")
     log.roll()
@@ -78,7 +92,7 @@ def test_two_cleaners_waste_a_group(make_log, put, store, open_log, there, clock
 
 
 def test_a_log_that_fails_waits_longer_each_time():
-    """S28: 15 s at first, doubled each time up to 5 minutes, at random up to half of it less."""
+    """S28: 15 s at first, doubled each time up to 5 minutes, randomly reduced by up to half."""
     for chance, share in ((0.0, 1.0), (1.0, 0.5)):
         rest, waits = Rest(), []
         for _ in range(7):
@@ -92,7 +106,9 @@ def test_a_log_that_fails_waits_longer_each_time():
 
 
 def test_defaults_of_the_cleaner(make_log, put, other, clock):
-    """S45: the cleaner's defaults hold where the log sets nothing; its own config wins."""
+    """S45: the cleaner's defaults apply where the log sets nothing; its own config takes
+    precedence.
+    """
     log = make_log(cleanup_policy="delete")
     other.alter({"cleanup.policy": "delete", "retention.ms": 10_000})
     for each in (log, other):
@@ -116,7 +132,7 @@ def test_the_default_jitter_is_that_of_sealed_segments(make_log, put, clock):
 
 
 def test_defaults_that_contradict_a_log(make_log, put, there):
-    """S43, S45: its own config wins here, too."""
+    """S43, S45: its own config takes precedence here too."""
     log = make_log(max_compaction_lag_ms=10, min_cleanable_dirty_ratio=0)
     put(log, "a=1 b=1 a=2")
     log.roll()
@@ -126,7 +142,7 @@ def test_defaults_that_contradict_a_log(make_log, put, there):
 
 
 def test_one_default_that_contradicts_drops_no_other(make_log, put, clock, caplog):
-    """S43, S45: the others hold; the one that does not is told, once."""
+    """S43, S45: the others apply; the one that does not is reported, once."""
     log = make_log(max_compaction_lag_ms=10, cleanup_policy="compact,delete")
     put(log, "a=1 b=1 a=2")
     log.roll()
@@ -136,13 +152,13 @@ def test_one_default_that_contradicts_drops_no_other(make_log, put, clock, caplo
     for _ in range(2):
         cleaner.run_once()
     assert log.start_offsets() == {0: 3}
-    told = [r.getMessage() for r in caplog.records if "does not hold" in r.getMessage()]
+    told = [r.getMessage() for r in caplog.records if "is not applied" in r.getMessage()]
     assert len(told) == 1
     assert f"min.compaction.lag.ms={DAY_MS}" in told[0]
 
 
 def test_cleaning_can_be_switched_off(make_log, put, clock, there):
-    """S45: log.cleaner.enable=false means no passes; sealing and retention go on."""
+    """S45: log.cleaner.enable=false means no passes; sealing and retention continue."""
     log = make_log(cleanup_policy="compact,delete", retention_ms=1000, min_cleanable_dirty_ratio=0)
     put(log, "a=1 b=1 a=2")
     log.roll()
@@ -175,8 +191,9 @@ def until_a_pass(logs):
 
 
 def test_whatever_fails_the_daemon_goes_on(make_log, put, other, there, monkeypatch):
-    """S28: an error that nobody thought of, at any step over one log, ends neither the daemon nor
-    the round of the others."""
+    """S28: an unforeseen error, at any step over one log, ends neither the daemon nor the round of
+    the others.
+    """
     log = make_log(min_cleanable_dirty_ratio=0)
     put(log, "a=1 b=1 a=2")
     log.roll()
@@ -197,8 +214,9 @@ def test_whatever_fails_the_daemon_goes_on(make_log, put, other, there, monkeypa
 
 
 def test_a_log_that_a_newer_clog_must_write_fails_its_rounds(make_log, put, monkeypatch):
-    """FORMAT.md §0: also while nothing is due, so that the cleaner's operator hears of it before
-    segments are due that will never be cleaned."""
+    """FORMAT.md §0: even while nothing is due, so that the cleaner's operator learns of it before
+    segments are due that will never be cleaned.
+    """
     log = make_log()
     put(log, "a=1")
     Cleaner(log).run_once()
@@ -214,7 +232,8 @@ def test_a_log_that_a_newer_clog_must_write_fails_its_rounds(make_log, put, monk
 
 def test_what_a_version_alone_decides_is_asked_once_for_it(make_log, put, open_log, monkeypatch):
     """R2, R5: a duty that found nothing to trim or to merge is asked again at the next version, and
-    then does what is due there."""
+    then does what is due.
+    """
     log = make_log(cleanup_policy="delete")
     asked = []
     real = log_round.due_merges
@@ -230,3 +249,54 @@ def test_what_a_version_alone_decides_is_asked_once_for_it(make_log, put, open_l
     assert len(log.handle.manifest().segments[0]) > SEGMENTS_MIN
     cleaner.run_once()
     assert len(open_log().handle.manifest().segments[0]) <= 2
+
+
+def test_versions_that_come_while_a_duty_is_asked_are_asked_about(make_log, put, monkeypatch):
+    """R4: others append through the same handle meanwhile; that nothing was due holds for the
+    version before, and not for theirs.
+    """
+    log = make_log(cleanup_policy="delete", segment_bytes=1 << 20)
+    real, asked = log_round.due_merges, []
+
+    def due(work):
+        found = real(work)
+        if not asked:
+            for _ in range(SEGMENTS_MIN + 1):
+                put(log, "a=1")
+                log.roll()
+        asked.append(work.manifest.version)
+        return found
+
+    monkeypatch.setattr(log_round, "due_merges", due)
+    Cleaner(log).run_once()
+    assert len(log.handle.manifest().segments[0]) <= 2
+
+
+def test_a_merge_that_failed_is_tried_in_the_next_round(make_log, put, open_log, store):
+    """S28: although no version came in between."""
+    log = make_log(cleanup_policy="delete", segment_bytes=1 << 20)
+    for _ in range(SEGMENTS_MIN + 1):
+        put(log, "a=1")
+        log.roll()
+    fault = Fault(FaultKind.REFUSE, "create", "*/commits/*")
+    cleaner = Cleaner(open_log(FaultyStore(store, Faults(fault))))
+    with pytest.raises(StoreUnavailableError):
+        cleaner.run_once()
+    cleaner.run_once()
+    assert len(open_log().handle.manifest().segments[0]) <= 2
+
+
+def test_what_another_cleaner_sealed_first_is_not_told_twice(make_log, put, open_log, store, clock):
+    """R1: what was due before the commit began is not what the commit did."""
+    log = make_log(segment_ms=10)
+    put(log, "a=1")
+    clock.advance(1000)
+    told = []
+
+    def cleaner(of, name):
+        return Cleaner(of, on_maintained=lambda _, done: told.append((name, list(done.sealed))))
+
+    faster = cleaner(open_log(), "faster").run_once
+    meanwhile = Fault(FaultKind.MEANWHILE, "create", "*/commits/*", run=faster)
+    cleaner(open_log(FaultyStore(store, Faults(meanwhile))), "slower").run_once()
+    assert told == [("faster", [0])]

@@ -1,4 +1,4 @@
-"""Masks kept up with what is appended: M1, M2 (COMMIT.md §11)."""
+"""Masks kept up to date with what is appended: M1, M2 (COMMIT.md §11)."""
 
 import numpy as np
 import pyarrow as pa
@@ -79,7 +79,7 @@ def test_a_log_without_the_feature_pays_nothing(store, clock):
 
 
 def test_what_came_is_compared_with_what_was_there(log):
-    """In one commit; the second time nothing is left to do, and nothing is asked."""
+    """In one commit; the second time nothing is left to do, and nothing is requested."""
     put(log, a="1", b="2", c=None)
     put(log, a="3", c="4", d=None)
     version = log.version
@@ -113,7 +113,7 @@ def test_a_hash_decides_nothing(log, monkeypatch):
 
 
 def test_steps_are_bounded(log, monkeypatch):
-    """Each takes whole chunks, and the next one goes on; so do partitions."""
+    """Each takes whole chunks, and the next one continues; the same for partitions."""
     monkeypatch.setattr(masks, "STEP_ROWS", 3)
     for i in range(4):
         put(log, a=str(i), b=str(i))
@@ -124,7 +124,7 @@ def test_steps_are_bounded(log, monkeypatch):
 
 
 def test_the_clean_part_is_taken_as_it_is(log, store, clock):
-    """Each key stands there once: its keys are not read, only which values are null."""
+    """Each key is there once: its keys are not read, only which values are null."""
     clock.advance(10)
     put(log, **{f"k{i}": "v" for i in range(50)})
     put(log, **{f"k{i}": "w" for i in range(25)})
@@ -144,7 +144,7 @@ def test_the_clean_part_is_taken_as_it_is(log, store, clock):
 
 
 def test_one_that_lost_leaves_it_to_the_next_round(log, store, clock):
-    """What another set meanwhile is not set again, nor lost."""
+    """What another process set meanwhile is neither set again nor lost."""
     put(log, a="1")
     put(log, a="2")
     other = Log.open(store, clock=clock, ids=SeededIds(2))
@@ -164,7 +164,7 @@ def test_one_that_lost_leaves_it_to_the_next_round(log, store, clock):
 
 
 def test_masks_take_part_in_the_life_of_files(log, store, clock, monkeypatch):
-    """A bitmap that another takes the place of is released, and swept; orphans are, too."""
+    """A bitmap that is replaced by another is released, and swept; orphans are too."""
     monkeypatch.setattr(bitmap, "INLINE_BYTES_MAX", 0)
     put(log, a="1", b="1")
     put(log, a="2")
@@ -212,8 +212,10 @@ def test_a_chunk_made_of_covered_and_new_ones_is_new(log):
 
 
 def test_masks_beyond_a_gap_are_made_anew(log):
-    """No writer of ours brings about a chunk without mask below one with: then all go, since what
-    the lower one supersedes above is not known. The table is right before and after."""
+    """No writer of clog's produces a chunk without a mask below one with a mask: then all are
+    dropped, since what the lower one supersedes above is not known. The table is right before and
+    after.
+    """
     put(log, a="1", b="1")
     put(log, a=None)
     put(log, b="2")
@@ -231,7 +233,8 @@ def test_masks_beyond_a_gap_are_made_anew(log):
 
 def test_a_chunk_that_lost_its_last_rows_is_covered_as_far_as_before(log, store, clock):
     """It was made of covered and of new rows, and ends below the offset up to which masks were: a
-    good log, of which coverage goes back by no step."""
+    sound log, whose coverage never decreases.
+    """
     put(log, a="1", b="1")
     keep(log)
     for i in range(9):
@@ -252,8 +255,9 @@ def test_a_chunk_that_lost_its_last_rows_is_covered_as_far_as_before(log, store,
 
 
 def test_a_step_takes_all_that_begins_below_where_masks_end(log, store, monkeypatch):
-    """However many rows these are: each of them supersedes, and masks say so at once (FORMAT.md
-    §13)."""
+    """However many rows these are: each of them supersedes, and masks show it at once (FORMAT.md
+    §13).
+    """
     monkeypatch.setattr(masks, "STEP_ROWS", 1)
     for i in range(4):
         put(log, a=str(i))
@@ -270,7 +274,7 @@ def test_a_step_takes_all_that_begins_below_where_masks_end(log, store, monkeypa
 
 
 def test_masks_planned_before_the_order_changed_are_not_committed(log, store, clock):
-    """FORMAT.md §15: they say that the last record wins, and would hide the one that does."""
+    """FORMAT.md §15: they assume that the last record wins, and would hide the one that does."""
     log.append([{"key": "a", "value": str(9 - t), "timestamp": t} for t in (9, 4, 3)])
     other = Log.open(store, clock=clock, ids=SeededIds(2))
     handle = log.handle
@@ -289,7 +293,7 @@ def test_masks_planned_before_the_order_changed_are_not_committed(log, store, cl
 
 
 def test_a_wrong_mask_is_found(log):
-    """`clog verify`: a record that is there and hidden, one that is not and shown."""
+    """`clog verify`: an existing record that is hidden, a removed one that is shown."""
     put(log, a="1", b="2")
     put(log, a="3")
     keep(log)
@@ -318,16 +322,17 @@ def manifest(log):
 @pytest.mark.parametrize(
     ("edit", "why"),
     [
-        (lambda c, m: Edit(masks=(MaskMark(0, "data/x", 0, ChunkMask()),)), "not there"),
+        (lambda c, m: Edit(masks=(MaskMark(0, "data/x", 0, ChunkMask()),)), "does not exist"),
         (lambda c, m: Edit(masks=(MaskMark(0, *c[0].identity, ChunkMask()),)), "do not fit"),
         (lambda c, m: Edit(masks=(MaskMark(0, *c[2].identity, ChunkMask()),)), "not covered"),
-        (lambda c, m: Edit(covered={0: 2}), "lies outside"),
-        (lambda c, m: Edit(covered={0: 5}), "lies outside"),
+        (lambda c, m: Edit(covered={0: 2}), "is outside"),
+        (lambda c, m: Edit(covered={0: 5}), "is outside"),
     ],
 )
 def test_a_mask_that_does_not_fit_is_damage(manifest, edit, why):
-    """FORMAT.md §13: of no chunk, with fewer rows, of a chunk that is not covered; coverage that
-    goes back, or beyond the end."""
+    """FORMAT.md §13: for no chunk, with fewer rows, for a chunk that is not covered; coverage that
+    decreases, or exceeds the end.
+    """
     chunks = [c for _, c in manifest.chunks()]
     with pytest.raises(CorruptionError, match=why):
         apply(manifest, edit(chunks, manifest), commit_id="1" * 32, time_ms=manifest.time_ms)
@@ -345,7 +350,7 @@ def test_a_log_without_the_feature_has_no_masks(store, clock):
 
 
 def test_typed_keys_of_any_width(store, clock):
-    """What an int32 said an int64 supersedes: canonical bytes are compared."""
+    """An int32 supersedes an int64 of the same value: canonical bytes are compared."""
     schema = {"key": pa.int32(), "value": pa.struct([("n", pa.int32())])}
     log = Log.create(store, 1, schema=schema, clock=clock, ids=SeededIds(1))
     log.upgrade(FEATURE)
@@ -420,9 +425,10 @@ def test_what_is_undecided_waits_and_what_was_aborted_wins_over_nothing(log):
 
 @pytest.mark.parametrize("bug", ["rows for offsets", "covered too far", "mask lost"])
 def test_planted_bugs_are_found(log, monkeypatch, bug):
-    """`clog verify`, and so every random history, finds a mask that is carried over by rows, one
-    that was never compared, and coverage of what was not judged; a mask that is lost costs time
-    and nothing else."""
+    """`clog verify`, and therefore every random history, finds a mask that is carried over by rows,
+    one that was never compared, and coverage of what was not judged; a lost mask costs time and
+    nothing else.
+    """
     put(log, a="1", b="1", c="1")
     put(log, b="2", d="1")
     for i in range(9):
@@ -447,7 +453,7 @@ def test_planted_bugs_are_found(log, monkeypatch, bug):
 
 @pytest.mark.parametrize("strategy", ["timestamp", "header"])
 def test_a_log_that_compares_orders_gets_none_and_is_read_without(log, store, strategy):
-    """FORMAT.md §13, §15: masks of before say nothing once orders are compared, and new ones come
+    """FORMAT.md §13, §15: earlier masks do not count once orders are compared, and new ones come
     with the old strategy; every version is read by its own.
     """
 

@@ -10,7 +10,7 @@ from clog.storage import InvalidInputError, ManualClock
 
 
 def test_the_rate(clock):
-    """S29: so many bytes per second: who is ahead sleeps."""
+    """S29: this many bytes per second: a caller that is ahead sleeps."""
     throttle = Throttle(1000, clock)
     start = clock.monotonic_ms()
     for _ in range(10):
@@ -29,7 +29,7 @@ def test_idle_time_is_not_saved_up(clock):
 
 
 def test_a_rate_that_is_next_to_nothing():
-    """S29: a wait beyond all numbers is a wait, and no error of a pass."""
+    """S29: a wait beyond all numbers is a wait, not an error of a pass."""
 
     class Stopped(ManualClock):
         def sleep_ms(self, ms):
@@ -48,7 +48,7 @@ def test_no_limit(clock):
 
 
 def test_all_threads_together(clock):
-    """S29: the limit is that of all threads, not of each."""
+    """S29: the limit is for all threads together, not for each."""
     slept = []
 
     class Counting(ManualClock):
@@ -65,8 +65,9 @@ def test_all_threads_together(clock):
 
 
 def test_stopping_ends_a_throttled_wait():
-    """S29: SIGTERM within seconds, however long the limit would have it sleep; so does the next
-    request without a limit."""
+    """S29: SIGTERM within seconds, however long the limit would make it sleep; so does the next
+    request without a limit.
+    """
     slept = []
 
     class Sleeping(ManualClock):
@@ -92,7 +93,7 @@ def test_reads_and_writes_count(store, clock):
 
 
 def test_sweeping_is_moving(store, clock):
-    """A long sweep is no cleaner that hangs: deletions and listings move no bytes, but count."""
+    """A long sweep is not a hung cleaner: deletions and listings move no bytes, but count."""
     throttle = Throttle(None, clock)
     metered = MeteredStore(store, throttle)
     metered.put("data/x", b"1")

@@ -29,7 +29,7 @@ def put(log, *pairs):
 
 
 def test_rounds_publish_what_changed(make_log, store, clock):
-    """S63: not more often than the interval, and only where there is something new."""
+    """S63: not more often than the interval, and only if there is something new."""
     log = make_log(**PUBLISHED)
     put(log, ("a", "1"))
     cleaner = Cleaner(log)
@@ -80,7 +80,7 @@ def test_a_log_that_is_not_published_has_no_view(make_log, store):
 
 
 def test_a_view_by_hand_does_not_hold_back_the_sweep(make_log, store, clock):
-    """S27, S63: it is brought up to date, so that what it needed may go."""
+    """S27, S63: it is updated, so that what it needed may be deleted."""
     log = make_log(**{"file.delete.delay.ms": "1000", "min.cleanable.dirty.ratio": "0"})
     put(log, ("a", "1"))
     log.publish("delta")
@@ -96,12 +96,12 @@ def test_a_view_by_hand_does_not_hold_back_the_sweep(make_log, store, clock):
 
 
 def configured(log, **config):
-    """Sets configs as a release did that refused less."""
+    """Sets configs as a release did that refused fewer."""
     log.handle.commit(lambda tip, _: Edit(config={**tip.head.config, **config}), operation="alter")
 
 
 def test_what_cannot_be_published_holds_nothing_up(make_log, store, clock, caplog):
-    """S28, S63: it is told once, and the round goes on."""
+    """S28, S63: it is reported once, and the round continues."""
     log = make_log()
     configured(log, **PUBLISHED, **{"message.timestamp.type": "LogAppendTime"})
     put(log, ("a", "1"))
@@ -119,7 +119,9 @@ def test_what_cannot_be_published_holds_nothing_up(make_log, store, clock, caplo
 
 
 class Denied(WrappingStore):
-    """Refuses all, or what writes, below the folders of views: a role without a right there."""
+    """Refuses everything, or writes, below the folders of views: a role without a
+    permission there.
+    """
 
     refuses = False
     reads = True
@@ -143,8 +145,9 @@ class Denied(WrappingStore):
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_store_that_refuses_the_view_does_not_end_the_round(reads, store, clock, caplog):
-    """S28, S63: passes run, the refusal is logged once, counted, and the publication tried again;
-    nothing is committed for it, and the daily sweep runs, too."""
+    """S28, S63: passes run, the refusal is logged once, counted, and the publication retried;
+    nothing is committed for it, and the daily sweep runs too.
+    """
     denied = Denied(store)
     denied.refuses, denied.reads = True, reads
     config = {**PUBLISHED, "min.cleanable.dirty.ratio": "0"}
@@ -175,13 +178,13 @@ def test_a_store_that_refuses_the_view_does_not_end_the_round(reads, store, cloc
 
 
 def shown(store):
-    """The values that the newest version of the Delta view shows; None where it shows nothing."""
+    """The values that the newest version of the Delta view shows; None if it shows nothing."""
     newest = store.get(f"_delta_log/{delta_versions(store)[-1]:020d}.json")
     return None if b"CLOG WITHDRAW" in newest else values(store)
 
 
 def test_a_start_that_rises_takes_back_a_view_that_cannot_follow(make_log, store, clock, caplog):
-    """S36, S69: in the same round, and the versions before are gone; it comes back when it can."""
+    """S36, S69: in the same round, and the earlier versions are gone; it comes back when it can."""
     log = make_log(**PUBLISHED)
     put(log, ("a", "1"), ("b", "1"))
     cleaner = Cleaner(log)
@@ -196,7 +199,7 @@ def test_a_start_that_rises_takes_back_a_view_that_cannot_follow(make_log, store
         for _ in range(3):
             cleaner.run_once()
     assert (shown(store), delta_versions(store)) == (None, [1])
-    assert len([r for r in caplog.records if "is withdrawn" in r.message]) == 1
+    assert len([r for r in caplog.records if "was withdrawn" in r.message]) == 1
     assert cleaner.monitor.logs()[log.url].totals["views_withdrawn"] == 1
     configured(log, **{"message.timestamp.type": "CreateTime", "min.cleanable.dirty.ratio": "0"})
     put(log, ("c", "2"))
@@ -213,7 +216,8 @@ def test_a_deletion_is_gone_from_a_view_that_cannot_follow_by_its_date(
     restarts, make_log, store, clock, monkeypatch
 ):
     """S46, S69: `delete.retention.ms` after the log had what the view does not show, however often
-    the cleaner is started anew; then nothing is kept for it, and no byte is left."""
+    the cleaner is restarted; then nothing is kept for it, and no byte is left.
+    """
     hours = 3_600_000
     more = {"file.delete.delay.ms": str(hours), "min.cleanable.dirty.ratio": "0"}
     log = make_log(**PUBLISHED, **more, **{"delete.retention.ms": str(10 * hours)})
@@ -242,7 +246,7 @@ def missing(_view):
 
 
 def test_a_view_by_hand_does_not_show_what_was_deleted(make_log, store, clock):
-    """S36, S63: it is published anew in the next round, though nothing says how often."""
+    """S36, S63: it is published again in the next round, though no interval is configured."""
     log = make_log()
     put(log, ("a", "1"), ("b", "1"))
     log.publish("delta")
@@ -266,7 +270,7 @@ def test_a_view_that_was_withdrawn_by_hand_stays_so(make_log, store, clock):
 
 
 def test_none_and_a_format_contradict_each_other(make_log):
-    with pytest.raises(InvalidInputError, match="says both none and a format"):
+    with pytest.raises(InvalidInputError, match="has both none and a format"):
         make_log(**{"table.publish": "none,delta"})
 
 
@@ -278,7 +282,7 @@ def test_none_and_a_format_contradict_each_other(make_log):
     ],
 )
 def test_what_refused_writers_left_is_told(make_log, store, clock, caplog, left):
-    """S63: it is not clog's to delete, and no reader sees it."""
+    """S63: deleting it is not clog's task, and no reader sees it."""
     log = make_log()
     put(log, ("a", "1"))
     log.publish("delta")
@@ -290,7 +294,7 @@ def test_what_refused_writers_left_is_told(make_log, store, clock, caplog, left)
 
 
 def test_a_view_that_cannot_be_read_does_not_stop_the_sweep(make_log, store, clock, caplog):
-    """S27, S63: its files stay, all else goes."""
+    """S27, S63: its files stay, everything else is deleted."""
     clocked = ClockedStore(store, clock)
     log = Log.create(clocked, 1, clock=clock, ids=SeededIds(1))
     put(log, ("a", "1"))

@@ -1,4 +1,6 @@
-"""Passes that take an hour: what else a cleaner of one thread does meanwhile, and what is next."""
+"""Passes that take an hour: what else a cleaner with one thread does meanwhile, and what comes
+next.
+"""
 
 import pytest
 
@@ -38,7 +40,7 @@ def other(clock):
 
 @pytest.fixture(params=["run", "run_once"])
 def work(request, clock):
-    """Passes of an hour each over logs, by a daemon or in one round, until a look after each says
+    """Passes of an hour each over logs, by a daemon or in one round, until a check after each says
     that it is enough: what was cleaned, as (log, partition).
     """
 
@@ -66,7 +68,9 @@ def work(request, clock):
 
 
 class FirstSeen:
-    """Looks each hour whether something has happened, and keeps the first hour at which it had."""
+    """Checks each hour whether something has happened, and records the first hour at
+    which it had.
+    """
 
     def __init__(self, happened):
         self._happened = happened
@@ -121,8 +125,9 @@ def test_sealing_and_sweeping_go_on(long, put, work, store):
 
 
 def test_what_becomes_overdue_is_next(long, work):
-    """S15: the most urgent partition is chosen again before each pass: the last one of twenty equal
-    ones, overdue after two hours, has the fourth at the latest."""
+    """S15: the most urgent partition is chosen again before each pass: the last of twenty equal
+    ones, overdue after two hours, is cleaned fourth at the latest.
+    """
     log = long(older_ms=28 * HOUR_MS, max_compaction_lag_ms=30 * HOUR_MS)
     log.roll()
     done = [partition for _, partition in work([log], lambda hour: hour == 4)]
@@ -142,7 +147,7 @@ def test_what_becomes_overdue_in_another_log_is_next(long, other, put, work):
 
 @pytest.fixture
 def greedy(make_log, put, work):
-    """Works until a look says that it is enough, beside a log that is dirtier than any other again
+    """Works until a check says that it is enough, beside a log that is dirtier than any other again
     after each of its passes.
     """
     log = make_log(min_cleanable_dirty_ratio=0)
@@ -164,7 +169,7 @@ def greedy(make_log, put, work):
 
 @pytest.fixture
 def once_clean(other, put, clock):
-    """The other log, cleaned once: it holds a tombstone whose horizon is set."""
+    """The other log, cleaned once: it contains a tombstone whose horizon is set."""
     other.alter({"min.cleanable.dirty.ratio": 0, "delete.retention.ms": 1000})
     put(other, "a=1 b=1 c=1 d=1 b")
     other.roll()
@@ -174,7 +179,7 @@ def once_clean(other, put, clock):
 
 @pytest.mark.parametrize("work", ["run"], indirect=True)
 def test_tombstones_that_wait_too_long_are_next(greedy, once_clean, clock):
-    """S16, S46: a day after their horizon a dirtier log does not come first any more."""
+    """S16, S46: a day after their horizon a dirtier log no longer comes first."""
     clock.advance(30 * HOUR_MS)
     assert (once_clean, 0) in greedy(once_clean, lambda hour: hour == 4)
 

@@ -35,7 +35,7 @@ def test_results_come_in_the_order_of_the_calls(number):
 
 
 def test_with_one_thread_each_call_is_made_when_its_result_is_asked_for():
-    """So a group is committed before the next one is written, and even judged."""
+    """So that a group is committed before the next one is written, or even judged."""
     made = []
     calls = ((lambda n=n: made.append(n), BIG) for n in range(3) if made.append(f"asked {n}") or 1)
     with CleanerThreads(1, 0).in_turn(calls) as turns:
@@ -54,8 +54,8 @@ def test_what_is_too_much_or_too_little_is_not_begun(size_bytes):
 
 
 def test_where_the_system_gives_no_thread_nothing_is_begun(monkeypatch):
-    """In a container whose processes are counted, say: who asks does all itself, and neither
-    threads nor memory are taken for lost.
+    """In a container with a process limit, for example: the caller does everything itself, and
+    neither threads nor memory are counted as lost.
     """
 
     def refused(_):
@@ -70,7 +70,7 @@ def test_where_the_system_gives_no_thread_nothing_is_begun(monkeypatch):
 
 
 def test_a_pass_that_waits_has_its_thread_first():
-    """Nothing more is begun ahead for the others."""
+    """Nothing more is started ahead for the others."""
     mine = CleanerThreads(2, 0)
     began = threading.Event()
 
@@ -90,7 +90,7 @@ def test_a_pass_that_waits_has_its_thread_first():
 
 
 def test_an_interrupt_leaves_the_only_thread_free():
-    """Whichever line Ctrl-C strikes as a pass begins or ends: the next one need not wait for ever
+    """Whichever line Ctrl-C interrupts as a pass starts or ends: the next one need not wait forever
     (COMMIT.md Q4).
     """
 
@@ -108,7 +108,7 @@ def test_an_interrupt_leaves_the_only_thread_free():
 
 
 def test_an_error_is_raised_in_its_turn_and_what_is_under_way_is_waited_for():
-    """The caller sees what went before it; no thread works on after the end."""
+    """The caller sees what preceded it; no thread works on after the end."""
     mine, ended = CleanerThreads(3, 0), []
 
     def fail():

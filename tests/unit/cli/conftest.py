@@ -43,7 +43,7 @@ def cli(monkeypatch):
 
 @pytest.fixture
 def folder(log, url):
-    """Where all files of the log lie but one."""
+    """The folder with all files of the log but one."""
     return Path(url, folder_of(log.handle.standing.log_id))
 
 

@@ -1,4 +1,4 @@
-"""Bars and the page of `clog describe`, from values alone."""
+"""Bars and the page of `clog describe`, from values only."""
 
 import io
 
@@ -92,7 +92,7 @@ def page(width=80, *, colour=False, ascii_only=False, now_ms=61_000, **changes):
 
 @given(st.lists(st.integers(0, 1 << 60), min_size=4, max_size=4), st.integers(4, 200))
 def test_cells_add_up_and_hide_nothing(amounts, width):
-    """A bar is as wide as it should be, and what is there has a cell."""
+    """A bar has its full width, and every part that exists has a cell."""
     found = cells(amounts, width)
     assert sum(found) == (width if any(amounts) else 0)
     assert [n > 0 for n in found] == [a > 0 for a in amounts]
@@ -100,7 +100,9 @@ def test_cells_add_up_and_hide_nothing(amounts, width):
 
 @given(st.lists(st.integers(0, 1000), min_size=4, max_size=4), st.integers(4, 200))
 def test_cells_are_in_proportion(amounts, width):
-    """No part is off by more than the cells that keep small parts visible, and one for rounding."""
+    """No part is off by more than the cells that keep small parts visible, plus one for
+    rounding.
+    """
     total = sum(amounts) or 1
     for amount, found in zip(amounts, cells(amounts, width), strict=True):
         assert abs(found - amount * width / total) <= len(amounts)
@@ -114,7 +116,9 @@ def test_a_bar_shows_the_four_parts_in_order():
 
 
 def test_a_bar_shows_the_delete_retention_point():
-    """The mark lies where the first kept tombstone's segment begins, also at the very start."""
+    """The mark is at the start of the first kept tombstone's segment, also at the very
+    beginning.
+    """
     assert bar(detail(delete_retention_bytes=20), 20).plain == "████│███▓▓▓▓▓▓▒▒▒▒░░"
     assert bar(detail(delete_retention_bytes=0), 20).plain.startswith("│███████▓")
 
@@ -135,7 +139,7 @@ def test_the_legend_names_every_part():
 
 
 def test_the_page_fits_80_columns_without_colour():
-    """No escape code goes to a pipe, and no line is longer than the page."""
+    """No escape code goes to a pipe, and no line is longer than the page is wide."""
     described = detail(
         log_start_offset=10**12,
         end_offset=10**13,
@@ -152,26 +156,26 @@ def test_the_page_fits_80_columns_without_colour():
 
 
 def test_the_page_fits_40_columns():
-    """Bars go over the sizes, and each config has a line of its own."""
+    """Bars are printed above the sizes, and each config has its own line."""
     lines = page(width=40).splitlines()
     assert max(map(len, lines)) <= 40
     assert any("cleanup.policy=compact" in line for line in lines)
 
 
 def test_the_page_says_how_far_masks_go():
-    """Of a log that has any; of another not a word."""
+    """For a log that has any; for another nothing is printed."""
     text = page(partition_details=[detail(covered_offset=90)])
     assert "first dirty 40, masks to 90, active 90" in text
     assert "masks" not in page(partition_details=[detail()])
 
 
 def test_the_page_has_colours_on_a_terminal():
-    """Parts differ in colour there: green is clean."""
+    """Parts differ in colour: green is clean."""
     assert "\x1b[32m" in page(colour=True)
 
 
 def test_the_page_is_plain_ascii_where_it_must_be():
-    """A terminal that has only ASCII gets nothing else."""
+    """A terminal that only has ASCII gets nothing else."""
     assert page(ascii_only=True).isascii()
 
 
@@ -228,5 +232,7 @@ def test_the_page_has_totals():
     ],
 )
 def test_the_next_action_has_its_reason(reason, changes, config, expected):
-    """What maintenance will do follows from S11, S14, S16, S28, S31, and is said with numbers."""
+    """What maintenance will do follows from S11, S14, S16, S28, S31, and is printed with
+    numbers.
+    """
     assert next_action(detail(**changes), CONFIG | config, reason) == expected

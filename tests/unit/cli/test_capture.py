@@ -1,4 +1,6 @@
-"""What `clog capture` tells of a capture, over HTTP and in lines, and what it refuses."""
+"""What `clog capture` reports about a capture, over HTTP and in lines, and what it refuses."""
+
+import sys
 
 import pytest
 
@@ -28,7 +30,7 @@ def samples(watched):
 
 
 def test_metrics_are_those_of_the_newest_report():
-    """Lag in bytes and seconds, what the slot keeps, rows by table."""
+    """Lag in bytes and seconds, what the slot keeps, rows per table."""
     watched = Watched(Clock())
     assert samples(watched) == {}
     watched.take(told())
@@ -42,7 +44,7 @@ def test_metrics_are_those_of_the_newest_report():
 
 
 def test_it_is_ready_with_a_cut_and_well_while_something_moves():
-    """A load is no ailment; a quarter of an hour without a word is one."""
+    """A load is healthy; a quarter of an hour without progress is not."""
     clock = Clock()
     watched = Watched(clock)
     assert watched.neglects()
@@ -66,14 +68,22 @@ def test_it_is_ready_with_a_cut_and_well_while_something_moves():
     ],
 )
 def test_what_is_of_postgresql_alone_is_refused_for_mysql(cli, tmp_path, more):
-    """In words, before anything is asked or written."""
+    """With a message, before anything is queried or written."""
     refused = cli("capture", "mysql://clog@db/shop", tmp_path / "shop", *more, code=2)
-    assert "of PostgreSQL alone" in " ".join(refused.stderr.replace("│", " ").split())
+    assert "only for PostgreSQL" in " ".join(refused.stderr.replace("│", " ").split())
     assert not (tmp_path / "shop").exists()
 
 
+def test_a_client_that_is_missing_is_no_usage_error(cli, tmp_path, monkeypatch):
+    """The command line is right; exit code 1, as for each other package."""
+    monkeypatch.setitem(sys.modules, "psycopg2", None)
+    refused = cli("capture", "postgres://clog@db/shop", tmp_path / "shop", code=1)
+    assert "error: PostgreSQL needs psycopg2: " in refused.stderr
+    assert "Usage" not in refused.stderr
+
+
 def test_what_a_source_does_not_know_is_not_told():
-    """MySQL has no slot, and does not say how many rows a table has."""
+    """MySQL has no slot, and does not report how many rows a table has."""
     table = CapturedTable("s3://b/shop.t", 3, loaded=10, is_loading=True)
     assert _pace(Captured("s3://b", {"shop.t": table}, None)) == "loading shop.t 10 rows"
     assert "slot" not in _pace(Captured("s3://b", {}, "000001:4"))
@@ -81,7 +91,7 @@ def test_what_a_source_does_not_know_is_not_told():
 
 
 def test_a_password_in_an_address_of_mysql_is_not_shown(cli, tmp_path):
-    """Wherever it stands."""
+    """Wherever it is in the URL."""
     for source in ("mysql://clog:hunter2@db/shop", "mysql://clog@db:hunter2/shop"):
         refused = cli("capture", source, tmp_path / "shop", code=2)
         assert "MYSQL_PWD" in refused.stderr

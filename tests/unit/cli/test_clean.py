@@ -19,7 +19,7 @@ def clock():
 
 @pytest.fixture
 def log(url, clock):
-    """Three of eight sealed records are superseded; the ratio can never be above 1: S14 is off."""
+    """Three of eight sealed records are superseded; the ratio can never exceed 1, so S14 is off."""
     log = Log.create(url, partitions=1, config={"min.cleanable.dirty.ratio": "1"}, clock=clock)
     for value in "1234":
         log.append([{"key": "a", "value": value}, {"key": f"b{value}", "value": value}])
@@ -28,14 +28,16 @@ def log(url, clock):
 
 
 def test_clean_does_what_is_due(cli, url, log):
-    """Nothing here; the way to clean all the same is named (S14, S17)."""
+    """Nothing to do here; the message says how to clean all the same (S14, S17)."""
     assert "--force cleans whatever can be cleaned" in cli("clean", url).stdout
     assert cli.json("clean", url)["passes"] == []
     assert log.version == 5
 
 
 def test_clean_force_cleans(cli, url, log):
-    """The pass and what it removed; afterwards the table is the same, the log sound (S17)."""
+    """The pass and what it removed; afterwards the table is the same, and the log is
+    sound (S17).
+    """
     before = sorted(cli.lines("consume", url, "--table"))
     (done,) = cli.json("clean", url, "--force")["passes"]
     assert (done["first_dirty_offset"], done["next_dirty_offset"]) == (0, 8)
@@ -63,7 +65,7 @@ def test_a_dry_clean_writes_nothing(cli, url, log):
 
 
 def test_a_dry_run_tells_merges(cli, url, clock):
-    """Of small segments, where no pass merges them."""
+    """For small segments, when no pass merges them."""
     config = {"cleanup.policy": "delete", "retention.ms": "-1"}
     log = Log.create(url, partitions=1, config=config, clock=clock)
     for value in "12345678":
@@ -75,13 +77,13 @@ def test_a_dry_run_tells_merges(cli, url, clock):
 
 
 def test_a_buffer_too_small_is_refused(cli, url, log, monkeypatch):
-    """A thread's share must hold a key (S18)."""
+    """A thread's share must hold at least one key (S18)."""
     monkeypatch.setattr(clean, "MIB", 1)
     assert "error: " in cli("clean", url, "--buffer", 1, code=1).stderr
 
 
 def test_sweep_deletes_what_was_replaced_long_ago(cli, url, log, folder):
-    """Not before file.delete.delay.ms (S27); a dry run deletes nothing."""
+    """Not before file.delete.delay.ms has passed (S27); a dry run deletes nothing."""
     Cleaner(log).run_once(force=True)
     stored = set(Path(folder, "data").iterdir())
     log.alter({"file.delete.delay.ms": 3 * DAY_MS})
@@ -97,7 +99,7 @@ def test_sweep_deletes_what_was_replaced_long_ago(cli, url, log, folder):
 
 
 def test_a_dry_sweep_writes_nothing(cli, url, log):
-    """Not even a probe of the clocks: it works where writing is forbidden."""
+    """Not even a probe of the clocks: it works where writing is not permitted."""
     Cleaner(log).run_once(force=True)
     folders = [Path(url), *(p for p in Path(url).rglob("*") if p.is_dir())]
     stored = {p: p.stat().st_mtime_ns for p in folders}
@@ -106,7 +108,7 @@ def test_a_dry_sweep_writes_nothing(cli, url, log):
 
 
 def test_clean_may_be_told_to_read_and_write_slowly(cli, url, log, monkeypatch):
-    """S29: the limit is of all threads together, in MiB a second."""
+    """S29: the limit is for all threads together, in MiB per second."""
     limits = []
     made = Cleaner.__init__
 

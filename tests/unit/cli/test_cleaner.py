@@ -42,7 +42,7 @@ def log(url):
 
 @pytest.fixture
 def asleep(monkeypatch):
-    """What happens in the daemon's first sleep, in place of sleeping."""
+    """What happens during the daemon's first sleep, instead of sleeping."""
 
     @contextmanager
     def asleep(happens):
@@ -67,7 +67,7 @@ def stop():
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_it_runs_until_it_is_stopped(cli, url, log, asleep, number):
-    """It tells each pass, sleeps, and ends by a signal with exit code 0."""
+    """It logs each pass, sleeps, and ends on a signal with exit code 0."""
     with asleep(lambda: os.kill(os.getpid(), number)):
         signal.signal(number, signal.SIG_DFL)  # Tests may run under nohup.
         result = cli("cleaner", url, "--json")
@@ -79,7 +79,7 @@ def test_it_runs_until_it_is_stopped(cli, url, log, asleep, number):
 
 
 def test_sighup_under_nohup(cli, url, log, asleep):
-    """Where it is ignored when the daemon starts, it stays so."""
+    """If the signal is ignored when the daemon starts, it stays ignored."""
     signals = [signal.SIGHUP, signal.SIGTERM]
     with asleep(lambda: os.kill(os.getpid(), signals.pop(0))):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -95,8 +95,10 @@ def test_once(cli, url, log):
 
 
 def test_passes_as_spark_tasks(cli, url, log, monkeypatch):
-    """With --spark each pass is a job, and as many go on at once as --threads says, else as there
-    is room for; all else is the same. The store travels without what the daemon counts."""
+    """With --spark each pass is a job, and --threads says how many run at once, else as many as
+    there is capacity for; everything else is the same. The store is sent without the daemon's
+    counters.
+    """
     from clog.jobs import cleaning
 
     tasks, room = [], []
@@ -128,7 +130,7 @@ def test_spark_that_is_not_installed(cli, url, log, monkeypatch):
 
 
 def test_the_json_format_is_json_alone(cli, url, log, asleep):
-    """Notices, warnings, what was done, on both outputs; and errors."""
+    """Notices, warnings and what was done, on both outputs; and errors."""
 
     def warn():
         warnings.warn("something", UserWarning, stacklevel=1)
@@ -152,22 +154,24 @@ def test_the_json_format_is_json_alone(cli, url, log, asleep):
 
 @pytest.mark.parametrize("address", ["abc", "localhost", ":", "1:99999", "-1"])
 def test_what_is_no_address_is_refused(cli, url, log, address):
-    """Also where nothing is served, before anything is done: exit code 2."""
+    """Even if nothing is served, before anything is done: exit code 2."""
     for more in ([], ["--once"], ["--dry-run"]):
         told = cli("cleaner", url, f"--listen={address}", *more, code=2)
         assert "[HOST:]PORT" in told.stderr
 
 
 def test_listen_is_for_a_cleaner_that_stays(cli, url, log):
-    """Beside --once and --dry-run, which are added to a command for a trial, nothing is served, and
-    it says so.
+    """With --once and --dry-run, which are added to a command to try it, nothing is served, and a
+    note says so.
     """
     for more in ("--once", "--dry-run"):
-        assert "serves nothing here" in cli("cleaner", url, "--listen=9404", more).stderr
+        assert "has no effect with --once" in cli("cleaner", url, "--listen=9404", more).stderr
 
 
 def test_a_wrong_command_line_is_json_too(cli, url, log):
-    """With --log-format json nothing else is on standard error, in either way of writing it."""
+    """With --log-format json nothing else is on standard error, in either spelling of the
+    option.
+    """
     for form in (["--log-format", "json"], ["--log-format=json"]):
         told = json.loads(cli("cleaner", url, "--listen=abc", *form, code=2).stderr)
         assert told["error"]["kind"] == "usage"
@@ -175,7 +179,7 @@ def test_a_wrong_command_line_is_json_too(cli, url, log):
 
 
 def test_once_beside_an_uncleanable_partition(cli, url, log):
-    """S28: who schedules rounds learns from the exit code that one is not what it should be."""
+    """S28: a scheduler of rounds learns from the exit code that a round had errors."""
     path = log.handle.manifest().segments[0][0].chunks[0].object.path
     log.handle.store.put(path, b"x")
     told = cli("cleaner", url, "--once", code=1)
@@ -184,7 +188,7 @@ def test_once_beside_an_uncleanable_partition(cli, url, log):
 
 
 def test_retention_and_sealing_are_told(cli, url):
-    """S8, S32: as passes are, in words and as JSON; in the round's own result, too."""
+    """S8, S32: like passes, as text and as JSON; in the round's own result too."""
     config = {"cleanup.policy": "delete", "retention.ms": 1000, "segment.ms": 1000}
     log = Log.create(url, partitions=2, config=config, clock=ManualClock(NOW - 5000))
     rows = [{"key": "a", "value": "1", "timestamp": NOW - 5000}] * 3
@@ -208,7 +212,7 @@ def test_retention_and_sealing_are_told(cli, url):
 
 
 def test_it_finds_logs_below_a_prefix(cli, tmp_path, url, log):
-    """Those that are there; a folder in a log is none. Where there is none, that is said."""
+    """The existing ones; a folder in a log is not one. If there is none, a message says so."""
     nothing = cli("cleaner", "--discover", tmp_path / "none", "--once")
     assert "found no log yet" in nothing.stderr
     deep = Log.create(str(tmp_path / "a" / "b"), partitions=1, clock=ManualClock(NOW))
@@ -218,7 +222,7 @@ def test_it_finds_logs_below_a_prefix(cli, tmp_path, url, log):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Asks the daemon's server for a path: the status, and the answer's text."""
+    """Requests a path from the daemon's server: the status, and the response's text."""
     servers = []
 
     class Server(metrics.MonitorServer):
@@ -238,7 +242,7 @@ def asked(monkeypatch):
 
 
 def test_metrics_and_health(cli, url, log, asleep, asked):
-    """They are served while it runs; what they say is what it did."""
+    """They are served while it runs, and agree with what it did."""
     seen = {}
 
     def look():
@@ -254,8 +258,9 @@ def test_metrics_and_health(cli, url, log, asleep, asked):
 
 
 def test_who_watches_does_not_wait_for_stores(cli, url, asleep, asked, monkeypatch):
-    """The server is there, and says where, before any store is asked: a liveness probe would else
-    end a daemon whose store is away again and again. It is healthy then, and not ready.
+    """The server runs, and prints its address, before any store is contacted: a liveness probe
+    would otherwise end a daemon again and again while its store is unavailable. It is healthy then,
+    and not ready.
     """
     seen = []
 
@@ -268,7 +273,7 @@ def test_who_watches_does_not_wait_for_stores(cli, url, asleep, asked, monkeypat
         told = cli("cleaner", url, "--listen", "127.0.0.1:0").stderr
     (health, _), (readiness, text) = seen[0]
     assert (health, readiness) == (200, 503)
-    assert json.loads(text)["reasons"] == ["it has not looked for logs yet"]
+    assert json.loads(text)["reasons"] == ["it has not listed logs yet"]
     assert told.index("/metrics, /healthz and /readyz") < told.index("away")
 
 
@@ -285,8 +290,8 @@ def neighbours(tmp_path, log):
 
 
 def test_bad_neighbours(cli, tmp_path, log, neighbours, asleep, asked):
-    """A daemon that finds a log that it cannot open cleans the others, is healthy, and tells of
-    the one: in its log, its metrics, and to who asks whether it is ready.
+    """A daemon that finds a log that it cannot open cleans the others, is healthy, and reports that
+    log: in its own log, its metrics, and its readiness.
     """
     seen = {}
 
@@ -300,26 +305,28 @@ def test_bad_neighbours(cli, tmp_path, log, neighbours, asleep, asked):
     assert (seen["healthz"][0], seen["readyz"][0]) == (200, 503)
     reasons = json.loads(seen["readyz"][1])["reasons"]
     for url, reason in zip(neighbours, reasons, strict=True):
-        assert done.stderr.count(f"{url} is left out") == 1
+        assert done.stderr.count(f"{url} is skipped") == 1
         assert f"{url} cannot be opened: " in reason
         assert f'clog_cleaner_log_opened{{log="{url}"}} 0.0' in seen["metrics"][1]
     assert f'clog_cleaner_log_opened{{log="{log.url}"}} 1.0' in seen["metrics"][1]
 
 
 def test_one_round_beside_bad_neighbours(cli, tmp_path, log, neighbours):
-    """It does all that can be done, and the exit code says that something was left out; a named
-    log that cannot be opened is an error of its own.
+    """It does everything that can be done, and the exit code says that something was left out; a
+    named log that cannot be opened is an error of its own.
     """
     plans = cli.json("cleaner", "--discover", tmp_path, "--dry-run")
     assert [plan["url"] for plan in plans["logs"]] == [log.url]
     done = cli("cleaner", "--discover", tmp_path, "--once", code=1)
     assert "removed 3 records" in done.stdout
-    assert f"left out, for the reasons above: {', '.join(neighbours)}" in done.stderr
+    assert f"skipped, for the reasons above: {', '.join(neighbours)}" in done.stderr
     assert "removed" not in cli("cleaner", log.url, neighbours[0], "--once", code=1).stdout
 
 
 def test_config_by_a_brokers_names(cli, url, log, monkeypatch):
-    """S45: from the command line and the environment; the nearest name where one is wrong."""
+    """S45: from the command line and the environment; for a wrong name the nearest one is
+    suggested.
+    """
     log.alter({"min.cleanable.dirty.ratio": None})
     Cleaner(log).run_once(force=True)
     log.append([{"key": "a", "value": "5"}])
@@ -337,7 +344,7 @@ def test_config_by_a_brokers_names(cli, url, log, monkeypatch):
 
 
 def test_a_dry_run_in_words(cli, url, log):
-    """What would be done; nothing is."""
+    """What would be done; nothing is done."""
     version = log.version
     said = cli("cleaner", url, "--dry-run").stdout.splitlines()
     assert said[0] == f"{log.url}:"
@@ -350,7 +357,7 @@ def test_a_dry_run_in_words(cli, url, log):
 
 
 def test_a_dry_run_beside_a_log_that_cannot_be_read(cli, tmp_path, url, log):
-    """One that opens, and whose older commits are damaged: the others are planned, and the exit
+    """One that opens, but whose older commits are damaged: the others are planned, and the exit
     code is 1.
     """
     bad = Log.create(str(tmp_path / "bad"), 1, clock=ManualClock(NOW))
@@ -366,13 +373,13 @@ def test_a_dry_run_beside_a_log_that_cannot_be_read(cli, tmp_path, url, log):
 
 
 def test_a_log_that_is_not_there(cli, url):
-    """A wrong URL is told at once; so is none."""
+    """A wrong URL is an error at once; so is none."""
     assert "no log at" in cli("cleaner", url, code=1).stderr
     assert "--discover PREFIX" in cli("cleaner", code=2).stderr
 
 
 def test_the_live_view(url, log):
-    """Passes under way with phase, share, rate and time left; then the logs."""
+    """Running passes with phase, share, rate and remaining time; then the logs."""
     pages, clock = [], ManualClock(NOW)
 
     def page():

@@ -44,7 +44,9 @@ ALL = [b"a\t0", b"b\t1", b"c\t2", b"d\t3", b"a\t4", b"b"]
     ],
 )
 def test_where_it_starts_and_ends(cli, url, log, arguments, expected):
-    """Earliest, latest, an offset, a time: the first record not older, or the end (S38, S39)."""
+    """Earliest, latest, an offset, a time: the first record that is not older, or the end (S38,
+    S39).
+    """
     assert cli.lines("consume", url, *arguments) == expected
 
 
@@ -67,7 +69,7 @@ def test_what_makes_no_sense_is_a_usage_error(cli, url, log, arguments):
 
 
 def test_the_table_has_the_latest_value_of_each_key(cli, url, log):
-    """Deleted keys are absent; at a version the table is as it was then."""
+    """Deleted keys are absent; at a version the table is as it was at that version."""
     assert sorted(cli.lines("consume", url, "--table")) == [b"a\t4", b"c\t2", b"d\t3"]
     log.append([{"key": "c", "value": "9", "timestamp": T0}])
     assert b"c\t9" in cli.lines("consume", url, "--table")
@@ -81,7 +83,7 @@ def test_offsets_come_before_the_record(cli, url, log):
 
 
 def test_json_lines_go_back_without_loss(cli, url, log, tmp_path):
-    """What consume prints as JSON lines, produce appends again as it was."""
+    """What consume prints as JSON lines produce appends again unchanged."""
     log.append([{"key": b"\xff", "value": b"", "headers": [("h", b"\xfe")], "timestamp": T0 + 1}])
     copy = str(tmp_path / "copy")
     Log.create(copy, partitions=1)
@@ -104,7 +106,7 @@ def test_partitions_come_one_after_the_other(cli, tmp_path):
 
 
 class AppendingClock(ManualClock):
-    """A clock during whose sleeps somebody appends."""
+    """A clock during whose sleeps records are appended."""
 
     def __init__(self, log, values):
         super().__init__()
@@ -125,7 +127,7 @@ class AppendingClock(ManualClock):
     ],
 )
 def test_it_follows_the_log(cli, url, log, monkeypatch, arguments, expected):
-    """At the end it looks again every --poll ms; a table goes on with what came after it."""
+    """At the end it looks again every --poll ms; a table continues with what came after it."""
     clock = AppendingClock(log, ["x", "y"])
     follower = Log.open(url, clock=clock)
     monkeypatch.setattr(Given, "open", lambda *_: follower)
@@ -135,7 +137,7 @@ def test_it_follows_the_log(cli, url, log, monkeypatch, arguments, expected):
 
 
 def test_ctrl_c_ends_following(cli, url, log, monkeypatch):
-    """It is how one stops: no traceback, the exit code of an interrupt."""
+    """This is how one stops it: no traceback, the exit code of an interrupt."""
 
     class InterruptingClock(ManualClock):
         def sleep_ms(self, ms):
@@ -157,6 +159,6 @@ def test_headers_are_shown_when_asked(cli, url, log):
 
 
 def test_a_version_of_the_future_is_told_as_one(cli, url, log):
-    """It is not there yet, rather than expired; the versions there are."""
+    """It does not exist yet, rather than having expired; the error lists the existing versions."""
     told = cli("consume", url, "--table", "--at", 99, code=1).stderr
     assert f"version 99 of {url} does not exist yet: the newest is 1; ask for 0 to 1" in told

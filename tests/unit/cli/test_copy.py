@@ -21,7 +21,7 @@ def rows(log, columns=KEPT):
 
 @pytest.fixture
 def log(url):
-    """Two partitions, old timestamps, gaps that cleaning left, configs of its own."""
+    """Two partitions, old timestamps, gaps that cleaning left, its own configs."""
     config = {"min.cleanable.dirty.ratio": "0.2", "message.timestamp.before.max.ms": 10 * DAY_MS}
     log = Log.create(url, partitions=2, config=config)
     now = log.handle.clock.now_ms()
@@ -36,8 +36,8 @@ def log(url):
 
 
 def test_records_order_and_configs_are_kept(cli, url, log, tmp_path, monkeypatch):
-    """Also over several commits; offsets are dense in the copy, the id is another, and it is
-    sound.
+    """Also over several commits; offsets are dense in the copy, its id is another, and it
+    is sound.
     """
     monkeypatch.setattr(copy, "BATCH_BYTES", 1)
     target = str(tmp_path / "copy")
@@ -57,7 +57,7 @@ def test_records_order_and_configs_are_kept(cli, url, log, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("config", [{"message.timestamp.type": "LogAppendTime"}, {}])
 def test_any_record_that_a_log_holds_is_taken(cli, tmp_path, config):
-    """Records without a key, of a log that compacts by now; times as they were stamped."""
+    """Records without a key, of a log that compacts by now; times as they were set."""
     url, target = str(tmp_path / "a"), str(tmp_path / "b")
     log = Log.create(url, partitions=1, config={"cleanup.policy": "delete"} | config)
     log.append([{"key": None, "value": "v"}, {"key": "k", "value": "w" * 100}])
@@ -69,7 +69,7 @@ def test_any_record_that_a_log_holds_is_taken(cli, tmp_path, config):
 
 
 def test_a_copy_may_have_other_partitions(cli, url, log, tmp_path):
-    """Then keys say where a record goes; each key's order stays."""
+    """Then keys decide where a record goes; each key's order is kept."""
     target = str(tmp_path / "wide")
     given = ("--partitions", 5, "-c", "partitioner=murmur2")
     assert cli.json("copy", url, target, *given)["records"] == len(rows(log))
@@ -87,7 +87,7 @@ def test_a_target_that_is_there_is_left_alone(cli, url, log, tmp_path):
 
 
 def test_an_interrupted_copy_says_what_to_do(cli, url, log, tmp_path, monkeypatch):
-    """And no cleaner would touch it meanwhile."""
+    """And no cleaner would touch it in the meantime."""
 
     def refuse(*_, **__):
         raise KeyboardInterrupt
@@ -100,7 +100,7 @@ def test_an_interrupted_copy_says_what_to_do(cli, url, log, tmp_path, monkeypatc
 
 
 def test_a_typed_log_stays_typed(cli, tmp_path):
-    """The schema is the copy's from the start; keys and values are what they were."""
+    """The copy has the schema from the start; keys and values are unchanged."""
     url, target = str(tmp_path / "a"), str(tmp_path / "b")
     value = pa.struct([("n", pa.int32()), ("tags", pa.list_(pa.string()))])
     log = Log.create(url, partitions=2, schema={"key": pa.int64(), "value": value})
@@ -114,7 +114,7 @@ def test_a_typed_log_stays_typed(cli, tmp_path):
 
 @pytest.mark.parametrize("typed", [False, True])
 def test_late_records_that_are_dropped_stay_behind(cli, tmp_path, typed):
-    """S57: no deleted key comes back in a copy, where no removed tombstone is known any more."""
+    """S57: no deleted key reappears in a copy, where removed tombstones are no longer known."""
 
     def row(key, value, lsn):
         return {"key": key, "value": value, "headers": [("lsn", struct.pack(">q", lsn))]}
@@ -143,7 +143,7 @@ def test_late_records_that_are_dropped_stay_behind(cli, tmp_path, typed):
 
 
 def test_source_and_target_have_options_of_their_own(cli, url, log, tmp_path, monkeypatch):
-    """``--target-option`` is for the target alone; without it both have those of the source."""
+    """``--target-option`` is for the target only; without it both use those of the source."""
     given = {}
 
     def told(kind):

@@ -27,7 +27,7 @@ def by_name(lines):
 
 
 def test_requests_follow_from_the_protocol():
-    """COMMIT.md §7 at a batch a minute: objects + 1 PUT, 1 GET, a hint for each fourth version."""
+    """COMMIT.md §7 at a batch a minute: objects + 1 PUT, 1 GET, a hint for every fourth version."""
     lines = by_name(daily(PAST, trigger_ms=60_000, readers=2))
     batches, commits = 1440, 1442
     assert lines["objects of micro-batches"].puts == 3 * batches
@@ -40,7 +40,7 @@ def test_requests_follow_from_the_protocol():
 
 
 def test_commits_are_read_back_where_creates_are_probed(monkeypatch, url):
-    """COMMIT.md §7: one GET more for each, with its bytes; the log's own store says so."""
+    """COMMIT.md §7: one GET more for each, with its bytes; the log's own store decides."""
     proven, probed = (
         by_name(daily(PAST, trigger_ms=60_000, readers=2, reads_back=reads_back))
         for reads_back in (False, True)
@@ -65,7 +65,7 @@ def test_commits_are_read_back_where_creates_are_probed(monkeypatch, url):
 
 
 def test_bytes_are_those_of_the_past():
-    """Whatever the trigger: the data is the same, the commits are as many as there are."""
+    """Whatever the trigger: the data is the same, and so is the number of commits."""
     for trigger_ms in (1000, 3_600_000):
         lines = by_name(daily(PAST, trigger_ms=trigger_ms, readers=1))
         assert lines["objects of micro-batches"].bytes_out == 5_000
@@ -74,7 +74,7 @@ def test_bytes_are_those_of_the_past():
 
 
 def test_a_log_without_a_past_costs_its_protocol():
-    """One object a batch is assumed; nothing is divided by zero."""
+    """One object per batch is assumed; nothing is divided by zero."""
     nothing = Past(0, 0, 0, 0, 0, 0, 0, 0, 0)
     lines = by_name(daily(nothing, trigger_ms=DAY_MS, readers=0))
     assert lines["objects of micro-batches"].puts == 1
@@ -82,7 +82,7 @@ def test_a_log_without_a_past_costs_its_protocol():
 
 
 def test_cost_reads_the_history(cli, url, monkeypatch):
-    """Appends, their objects and bytes; the creation is no maintenance; the sum is told."""
+    """Appends, their objects and bytes; the creation is not maintenance; the sum is printed."""
     clock = ManualClock(0)
     log = Log.create(url, partitions=2, clock=clock)
     for i in range(4):
@@ -102,7 +102,7 @@ def test_cost_reads_the_history(cli, url, monkeypatch):
 
 
 def test_cost_of_many_partitions(cli, url, monkeypatch):
-    """Columns in documents, and snapshots, are as often and as large as they were; a log of few
+    """Columns in documents, and snapshots, are as frequent and as large as they were; a log of few
     partitions has no such line.
     """
     monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 8)
@@ -133,7 +133,9 @@ OWN = {"name": "ours", "as_of": "2031-02", "put_1000": 1000, "get_1000": 0.5} | 
 
 
 def test_prices_of_ones_own(cli, url, tmp_path):
-    """Whose prices, of when and where today's stand is said; a contract's come from a file."""
+    """The output says whose prices, of what date, and where today's are; a contract's prices come
+    from a file.
+    """
     Log.create(url)
     path = tmp_path / "prices.json"
     path.write_text(json.dumps(OWN))
@@ -150,15 +152,15 @@ def test_prices_of_ones_own(cli, url, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ibm", "not one of aws, aws-express, gcs, azure, nor a file"),
-        ("[1]", "does not hold a JSON object of name"),
+        ("ibm", "neither one of aws, aws-express, gcs, azure nor a file"),
+        ("[1]", "does not contain a JSON object of name"),
         (json.dumps({**OWN, "put_1000": "1"}), "put_1000='1'"),
         (json.dumps({**OWN, "gb_month": -1}), "gb_month=-1"),
-        (json.dumps({**OWN, "egress": 1}), "does not hold"),
+        (json.dumps({**OWN, "egress": 1}), "does not contain"),
     ],
 )
 def test_wrong_prices_are_refused(cli, url, tmp_path, text, said):
-    """With the names that there are, or what is wrong in the file."""
+    """With the existing names, or what is wrong in the file."""
     Log.create(url)
     if text != "ibm":
         path = tmp_path / "prices.json"
@@ -170,13 +172,15 @@ def test_wrong_prices_are_refused(cli, url, tmp_path, text, said):
 
 @pytest.mark.parametrize("trigger", ["", "10", "0s", "ten", "-1s"])
 def test_a_wrong_trigger_is_refused(cli, url, trigger):
-    """With examples of right ones."""
+    """With examples of valid ones."""
     Log.create(url)
     assert "10s" in cli("cost", url, f"--trigger={trigger}", code=2).stderr
 
 
 def test_many_writers_cost_what_was_measured(cli, url):
-    """A million appends, by how many append at once, by the requests that the benchmark counted."""
+    """A million appends, by how many append at once, from the requests that the benchmark
+    counted.
+    """
     results = Path(__file__).parents[3] / "benchmarks/results/many_writers.json"
     rows = json.loads(results.read_text())["rows"]
     for writers, each in APPENDS.items():

@@ -16,7 +16,7 @@ def log(url):
 
 
 def test_delete_leaves_nothing(cli, url, log):
-    """Neither files nor folders; then there is no log."""
+    """Neither files nor folders; afterwards there is no log."""
     said = cli("delete", url, "--yes").stdout
     assert said.startswith(f"deleted the log at {url}: ")
     assert not Path(url).exists()
@@ -24,14 +24,14 @@ def test_delete_leaves_nothing(cli, url, log):
 
 
 def test_delete_leaves_files_of_others(cli, url, log):
-    """What clog did not write stays."""
+    """What clog did not write is kept."""
     Path(url, "notes.txt").write_text("mine")
     cli("delete", url, "--yes")
     assert [p.name for p in Path(url).iterdir()] == ["notes.txt"]
 
 
 def test_delete_takes_the_published_table_along(cli, url, log):
-    """In both formats; the table of a log that is gone would name objects that are gone."""
+    """In both formats; the table of a deleted log would name deleted objects."""
     for name in ("delta", "iceberg"):
         cli("publish", url, "--format", name)
     assert {p.name for p in Path(url).iterdir()} == {"_clog", "_delta_log", "metadata"}
@@ -40,7 +40,7 @@ def test_delete_takes_the_published_table_along(cli, url, log):
 
 
 def test_delete_asks_first(cli, url, log):
-    """Where nobody can be asked, it needs --yes; a dry run deletes nothing."""
+    """If nobody can be prompted, it needs --yes; a dry run deletes nothing."""
     assert "--yes" in cli("delete", url, code=2).stderr
     shown = cli.json("delete", url, "--dry-run")
     assert (shown["dry_run"], shown["log_id"]) == (True, log.handle.standing.log_id)
@@ -78,23 +78,23 @@ def test_ls_lists_logs(cli, tmp_path):
 
 
 def test_ls_beside_a_folder_that_cannot_be_listed(cli, tmp_path, forbidden):
-    """All else is listed, and the exit code says that something may lack."""
+    """Everything else is listed, and the exit code says that something may be missing."""
     log = Log.create(str(tmp_path / "a"), partitions=1)
     (tmp_path / "private").mkdir()
     forbidden.add(str(tmp_path / "private"))
     done = cli("ls", tmp_path, code=1)
     assert done.stdout.splitlines() == [log.url]
-    assert f"logs below {tmp_path}/private are not listed: " in done.stderr
+    assert f"logs below {tmp_path}/private cannot be listed: " in done.stderr
 
 
 def test_ls_of_nothing_says_so(cli, tmp_path):
-    """A folder that is misspelt is no folder without logs."""
+    """A misspelt folder is not a folder without logs."""
     told = json.loads(cli("ls", tmp_path / "wrong", "--json", code=1).stderr)["error"]
     assert told["message"] == f"there is no folder {tmp_path}/wrong; correct the URL"
 
 
 def test_ls_finds_a_log_inside_of_a_log(cli, tmp_path):
-    """Nobody else would: neither whoever looks for it nor the cleaner (--discover)."""
+    """Nobody else would: neither a user who looks for it nor the cleaner (--discover)."""
     urls = [str(tmp_path / name) for name in ("a", "a/b", "a/b/c")]
     for url in urls:
         log = Log.create(url, partitions=1)
@@ -104,7 +104,7 @@ def test_ls_finds_a_log_inside_of_a_log(cli, tmp_path):
 
 
 def test_roll_seals(cli, url, log):
-    """All partitions, or one; again there is nothing."""
+    """All partitions, or one; the second time there is nothing to do."""
     assert cli.json("roll", url, "--partition", 1)["sealed"] == [1]
     assert cli("roll", url).stdout == "sealed the active segment of partition 0\n"
     assert cli("roll", url).stdout == "nothing to seal: active segments are empty\n"
@@ -112,20 +112,20 @@ def test_roll_seals(cli, url, log):
 
 
 def test_clean_says_why_there_is_nothing_to_clean(cli, url, log):
-    """It sends nobody to --roll where nothing is left to seal."""
+    """It does not recommend --roll if nothing is left to seal."""
     assert "--roll" in cli("clean", url, "--force").stdout
     cli("clean", url, "--roll", "--force")
     assert "all of it is clean" in cli("clean", url, "--force").stdout
     log.alter({"min.compaction.lag.ms": "1d"})
     log.append([{"key": "k", "value": "v"}])
     log.roll()
-    assert "may not be cleaned yet" in cli("clean", url, "--force").stdout
+    assert "records cannot be cleaned yet" in cli("clean", url, "--force").stdout
     log.alter({"cleanup.policy": "delete"})
     assert 'no "compact"' in cli("clean", url, "--force").stdout
 
 
 def test_clean_rolls_first(cli, url, log):
-    """So that all there is can be cleaned (S10); a dry run refuses to change the log."""
+    """So that everything can be cleaned (S10); a dry run refuses to change the log."""
     log.append([{"key": "k1", "value": "w"}])
     assert cli.json("clean", url, "--force")["passes"] == []
     assert "--roll" in cli("clean", url, "--force").stdout

@@ -1,4 +1,4 @@
-"""The examples of docs/cli.md, run in their order."""
+"""The examples of docs/cli.md, run in order."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ def schema_of_the_document():
 
 
 def run(cli, command):
-    """What a pipeline of printf and `clog` prints; an earlier failure is read over."""
+    """What a pipeline of printf and `clog` prints; an earlier failure is ignored."""
     data, errors = b"", ""
     for part in command.split(" | "):
         words = shlex.split(part)
@@ -45,8 +45,8 @@ def _app():
 
 
 def test_every_example_prints_what_it_says(cli, tmp_path, monkeypatch):
-    """A dots character stands for anything, alone on a line for any lines; the log's path is
-    printed as it resolves.
+    """An ellipsis matches anything, alone on a line any lines; the log's path is printed as it
+    resolves.
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trips.json").write_text(schema_of_the_document())
@@ -58,7 +58,7 @@ def test_every_example_prints_what_it_says(cli, tmp_path, monkeypatch):
 
 
 def test_every_command_is_in_the_document():
-    """Whoever reads it learns of all of them."""
+    """The document mentions all of them."""
     text = DOCUMENT.read_text()
     for name in _app().commands:
         assert re.search(rf"`clog {name}|\$ clog {name}|\| clog {name}", text)

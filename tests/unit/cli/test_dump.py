@@ -37,7 +37,7 @@ def test_the_newest_commit_is_shown(cli, url, log):
 
 
 def test_a_commit_is_shown_by_its_version(cli, url, log):
-    """Version 0 creates the log; one that is not there is an error with the way to find others."""
+    """Version 0 creates the log; a missing one is an error that says how to find others."""
     first = cli.json("dump", url, "--version", 0)
     assert first["edit"]["create"]["partitions"] == 2
     assert "seed" not in json.dumps(first)
@@ -88,7 +88,7 @@ def test_snapshots_are_listed(cli, url, log, monkeypatch):
 
 
 def test_no_dump_shows_data(cli, url, log):
-    """Keys and values stay where they are."""
+    """Keys and values are left out."""
     for what in ([], ["--version", 1], ["--commits"], ["--objects"], ["--snapshots"]):
         for form in ([], ["--json"]):
             assert "secret" not in cli("dump", url, *what, *form).stdout
@@ -100,7 +100,7 @@ def test_one_thing_is_dumped_at_a_time(cli, url, log):
 
 
 def test_a_sound_log_verifies(cli, url, log):
-    """Exit code 0, and what was looked at."""
+    """Exit code 0, and what was checked."""
     text = cli("verify", url).stdout
     assert text.startswith(f"{url} is sound: version 3, 4 commits, 2 objects of ")
     found = cli.json("verify", url)
@@ -109,15 +109,15 @@ def test_a_sound_log_verifies(cli, url, log):
 
 
 def test_a_broken_history_is_repaired_into_a_copy(cli, url, folder, tmp_path):
-    """What was left out and rebuilt is said, and the copy is verified."""
+    """What was left out and rebuilt is printed, and the copy is verified."""
     (folder / commit_path(1)).write_bytes(b"torn")
     place = str(tmp_path / "copy")
     lines = cli("verify", url, "--repair", place).stdout.splitlines()
     assert lines[:2] == [
         "left out: commit 1 (cannot be read)",
-        "rebuilt: commit 1, from what others carry",
+        "rebuilt: commit 1, from other commits",
     ]
-    assert lines[2] == f"{place} has version 3 of {url}, which is as it was"
+    assert lines[2] == f"{place} has version 3 of {url}, which is unchanged"
     assert lines[3].startswith(f"{place} is sound: version 3, 4 commits")
     assert cli("verify", url, code=1)
     found = cli.json("verify", url, "--repair", f"{place}2")
@@ -133,15 +133,15 @@ def test_a_damaged_log_does_not_verify(cli, url, folder):
     (folder / objects[1]).write_bytes(b"")
     result = cli("verify", url, code=1)
     missing, damaged, total = result.stdout.splitlines()
-    assert missing.startswith(f"object-missing: {objects[0]}: is not there; it holds [0, 2)")
-    assert damaged.startswith(f"object: {objects[1]}: has 0 bytes, the manifest says ")
+    assert missing.startswith(f"object-missing: {objects[0]}: is missing; it holds [0, 2)")
+    assert damaged.startswith(f"object: {objects[1]}: has 0 bytes, but the manifest says ")
     assert total.startswith("2 findings in ")
     found = cli.json("verify", url, code=1)["findings"]
     assert [finding["where"] for finding in found] == objects
 
 
 def test_transactions_are_listed(cli, url, log):
-    """What is undecided, from where on and in which objects; the markers of what has ended."""
+    """What is undecided, from which offset and in which objects; the markers of what has ended."""
     append_undecided(log, [{"key": "k", "value": "v"}], partition=1)
     log.abort_transaction("job")
     append_undecided(log, [{"key": "k", "value": "v"}], partition=1, number=1)
@@ -174,7 +174,7 @@ def test_transactions_are_listed(cli, url, log):
 
 
 def test_describe_shows_what_is_undecided(cli, url, log):
-    """Where readers end, since when, and how many markers there are; none where all ended."""
+    """Where readers stop, since when, and how many markers there are; none if all have ended."""
     assert "stable" not in cli("describe", url).stdout
     append_undecided(log, [{"key": "k", "value": "v"}], partition=1)
     log.abort_transaction("job")

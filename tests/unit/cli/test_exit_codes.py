@@ -19,13 +19,13 @@ NEEDED = {
     "cleaner": ["--once"],
     "mirror": ["kafka://localhost:1/topic"],
 }
-"""What a command needs besides the URL of a log, so that its command line is right."""
+"""What a command needs besides the URL of a log for its command line to be valid."""
 WITHOUT_A_LOG = ("create", "verify-store", "verify-erasure", "ui", "capture")
 """Commands that may be given a URL where there is none; a page waits for one, and a database comes
 before it.
 """
 NUMBERS = ("N", "MS", "MIB", "VERSION", "PORT", "TIME", "INTERVAL", "WHERE", "[HOST:]PORT")
-"""What stands in the help for a value that is read."""
+"""The placeholder in the help for a value that is parsed."""
 
 COMMANDS = app.commands
 READ = [
@@ -92,7 +92,7 @@ WRONG = [
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder with files that options name, and without a log."""
+    """A folder with the files that options name, and without a log."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "wrong.json").write_text("{")
     (tmp_path / "untyped.json").write_text('{"key": "text", "value": "string"}')
@@ -102,7 +102,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("line", WRONG)
 def test_a_wrong_command_line_is_2(cli, here, line):
-    """It is found before any log is opened: there is none here. What is said is ours."""
+    """It is found before any log is opened: there is none here. The message is clog's own."""
     name, *given = line.split()
     error = json.loads(cli(name, "none", *given, "--json", code=2).stderr)["error"]
     assert error["kind"] == "usage"
@@ -111,8 +111,8 @@ def test_a_wrong_command_line_is_2(cli, here, line):
 
 @pytest.mark.parametrize(("name", "option"), READ)
 def test_a_value_that_is_none_is_2(cli, here, name, option):
-    """Of every option that takes a number, a time or one of a few words, in words of ours; a long
-    one is not repeated.
+    """For every option that takes a number, a time or one of a few words, in clog's own words; a
+    long value is not repeated.
     """
     for value in ("1.5x", "9" * 5000):
         line = [name, "none", *NEEDED.get(name, []), option, value, "--json"]
@@ -123,7 +123,7 @@ def test_a_value_that_is_none_is_2(cli, here, name, option):
 
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {*WITHOUT_A_LOG, "ls"}))
 def test_a_log_that_is_not_there_is_1(cli, here, name):
-    """For every command that needs one, before anything is made."""
+    """For every command that needs one, before anything is created."""
     error = json.loads(cli(name, "none", *NEEDED.get(name, []), "--json", code=1).stderr)["error"]
     assert error["kind"] == "not_found"
     assert "no log at" in error["message"]
@@ -150,7 +150,7 @@ def test_a_log_that_is_not_there_is_1(cli, here, name):
     ],
 )
 def test_what_this_log_cannot_do_is_1(cli, here, line):
-    """The same command line may be right for another log, or tomorrow."""
+    """The same command line may be valid for another log, or tomorrow."""
     schema = {"key": "string", "value": "string"}
     (here / "s.json").write_text(json.dumps(schema))
     cli("create", "log", "--schema", "s.json", "--partitions", 1)

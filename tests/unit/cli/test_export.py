@@ -1,4 +1,4 @@
-"""`clog export`: files that other tools read."""
+"""`clog export`: files that other tools can read."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ def test_parquet_holds_what_a_read_returns(cli, url, log, tmp_path):
 
 
 def test_csv_tells_null_from_empty(cli, url, log, tmp_path):
-    """Null is nothing, empty is quotes; headers are JSON."""
+    """Null is empty, the empty string is quotes; headers are JSON."""
     text = cli("export", url, "-", "--format", "csv").stdout
     assert text.splitlines()[3].endswith(',"b","",')
     rows = list(csv.DictReader(io.StringIO(text)))
@@ -58,14 +58,14 @@ def test_csv_tells_null_from_empty(cli, url, log, tmp_path):
 
 
 def test_json_lines_are_those_of_consume(cli, url, log, tmp_path):
-    """So `clog produce` reads them."""
+    """In a form that `clog produce` reads."""
     out = tmp_path / "log.jsonl"
     cli("export", url, out, "--partition", 0, "--from", f"@{T0 + 1}")
     assert out.read_text() == cli("consume", url, "-p", 0, "--from", 1, "--json").stdout
 
 
 def test_bytes_that_are_no_text(cli, url, log, tmp_path):
-    """Where text is needed the record's place and the way out are told, and no file is left."""
+    """If text is required, the error has the record's place and the remedy, and no file is left."""
     log.append([{"key": "k", "value": b"\xff"}], partition=1)
     for name, more in (("x.csv", []), ("x.parquet", ["--strings"])):
         told = cli("export", url, tmp_path / name, *more, code=1).stderr
@@ -95,7 +95,7 @@ def test_an_empty_log_is_an_empty_file(cli, tmp_path):
 
 
 def test_a_typed_log_keeps_its_types(cli, tmp_path):
-    """Columns of Parquet; in CSV scalars as they are, structs as JSON, bytes as ever."""
+    """Columns of Parquet; in CSV scalars as they are, structs as JSON, bytes as usual."""
     url = str(tmp_path / "typed")
     schema = {"key": pa.int64(), "value": pa.struct([("n", pa.int32()), ("name", pa.string())])}
     log = Log.create(url, partitions=1, schema=schema)

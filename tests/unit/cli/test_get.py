@@ -14,7 +14,7 @@ T0 = 1_769_860_800_000
 
 @pytest.fixture
 def log(url):
-    """Two partitions; alice=1, 3 and bob=2, deleted; then a key that is no text."""
+    """Two partitions; alice=1, 3 and bob=2, deleted; then a key that is not text."""
     log = Log.create(url, partitions=2, clock=ManualClock(T0))
     log.append([{"key": k, "value": v} for k, v in (("alice", "1"), ("bob", "2"), ("alice", "3"))])
     log.append([{"key": "bob", "value": None}, {"key": b"\xff", "value": b"\xfe"}])
@@ -22,7 +22,7 @@ def log(url):
 
 
 def test_it_prints_the_latest_value(cli, url, log):
-    """In the order of the keys asked, whichever partition they are in."""
+    """In the order of the requested keys, whichever partition they are in."""
     binary = base64.b64encode(b"\xff").decode()
     assert cli.lines("get", url, "alice") == [b"alice\t3"]
     assert cli.lines("get", url, "alice", "--values") == [b"3"]
@@ -31,7 +31,7 @@ def test_it_prints_the_latest_value(cli, url, log):
 
 
 def test_it_prints_what_a_version_had(cli, url, log):
-    """Time travel by a key."""
+    """Time travel for a key."""
     assert cli.lines("get", url, "bob", "--at", 1) == [b"bob\t2"]
 
 
@@ -55,7 +55,7 @@ def test_its_json_is_that_of_consume(cli, url, log):
     ],
 )
 def test_a_key_without_a_value_is_named(cli, url, log, keys, missing):
-    """As it was given, with exit code 1; what is there is printed all the same."""
+    """As it was given, with exit code 1; what exists is printed all the same."""
     result = cli("get", url, *keys, code=1)
     assert missing in result.stderr
     is_there = {"alice", "YWxpY2U="} & {*keys} and "--at" not in keys
@@ -63,7 +63,7 @@ def test_a_key_without_a_value_is_named(cli, url, log, keys, missing):
 
 
 def test_the_value_with_the_latest_timestamp_counts(cli, url, log):
-    """Where writers put a key into several partitions, as `Table.get`."""
+    """If writers put a key into several partitions, as `Table.get` does."""
     log.append([{"key": "k", "value": "new", "timestamp": T0 + 5}], partition=0)
     log.append([{"key": "k", "value": "old", "timestamp": T0 + 4}], partition=1)
     assert cli.lines("get", url, "k") == [b"k\tnew"]
@@ -76,7 +76,7 @@ def test_what_is_no_base64_is_refused(cli, url, log):
 
 
 def test_consume_shows_the_history_of_a_key(cli, url, log):
-    """All its records that are there, tombstones included, and no others."""
+    """All its existing records, tombstones included, and no others."""
     assert cli.lines("consume", url, "--key", "bob") == [b"bob\t2", b"bob"]
     assert sorted(cli.lines("consume", url, "-k", "bob", "-k", "alice")) == [
         *(b"alice\t1", b"alice\t3"),
@@ -106,7 +106,8 @@ def test_the_history_of_a_key_reads_only_where_it_may_be(url):
 
 def test_many_small_objects_are_worth_a_note(cli, log, url):
     """Each costs a request, as long as nobody cleans: the note says how many there are, and what
-    helps."""
+    helps.
+    """
     log.append([{"key": "alice", "value": "1"}])
     assert cli("get", url, "alice").stderr == ""
     for _ in range(_UNINDEXED_MAX):

@@ -42,7 +42,9 @@ def row(**changes):
 
 @given(records)
 def test_json_lines_lose_nothing(rows):
-    """Any record comes back: null and empty (S4), bytes that are no text, headers, microseconds."""
+    """Any record is restored: null and empty (S4), bytes that are not text, headers,
+    microseconds.
+    """
     lines = [line.rstrip(b"\n") for line in format_jsonl(batch(rows))]
     assert all(b"\n" not in line for line in lines)
     parsed = parse_jsonl(lines, first=1)
@@ -54,7 +56,7 @@ def test_json_lines_lose_nothing(rows):
 
 
 def test_a_json_line_reads_well():
-    """Text is text, bytes that are no text are base64, absent headers are absent."""
+    """Text is text, bytes that are not text are base64, absent headers are absent."""
     (line,) = format_jsonl(batch([row(value=b"\xff", headers=[{"key": "h", "value": None}])]))
     assert json.loads(line) == {
         "partition": 0,
@@ -68,14 +70,14 @@ def test_a_json_line_reads_well():
 
 
 def test_a_timestamp_beyond_the_calendar_is_a_number():
-    """ISO 8601 ends with the year 9999; epoch milliseconds go on."""
+    """ISO 8601 ends with the year 9999; epoch milliseconds continue."""
     (line,) = format_jsonl(batch([row(timestamp=MAX_US + 1)]))
     assert json.loads(line)["timestamp"] == (MAX_US + 1) // 1000
 
 
 @given(st.lists(st.tuples(st.binary(min_size=1), st.none() | st.binary()), min_size=1))
 def test_text_lines_come_back_where_text_can_say_it(pairs):
-    """Without TAB in keys and line feeds, key, value and tombstone are told apart (S4)."""
+    """Without TAB in keys and line feeds, key, value and tombstone can be told apart (S4)."""
     pairs = [
         (key.replace(b"\t", b"_").replace(b"\n", b"_"), value and value.replace(b"\n", b"_"))
         for key, value in pairs
@@ -87,7 +89,9 @@ def test_text_lines_come_back_where_text_can_say_it(pairs):
 
 
 def test_an_empty_value_is_no_tombstone():
-    """A key and a TAB is an empty value, a key alone a tombstone (S4); more TABs are value."""
+    """A key and a TAB is an empty value, a key alone a tombstone (S4); further TABs belong to the
+    value.
+    """
     parsed = parse_text([b"a\t", b"a", b"a\tb\tc", b"\tv"])
     assert parsed.values == [b"", None, b"b\tc", b"v"]
     assert parsed.keys == [b"a", b"a", b"a", b""]

@@ -1,14 +1,18 @@
 """`clog create alter upgrade delete-records describe offsets segments reset-times`, and errors."""
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from clog.cli import output
 from clog.cli.options import Given
 from clog.storage import Log, ManualClock, administration
 from clog.storage.config.units import moment
@@ -68,11 +72,57 @@ def test_an_error_is_one_line_and_the_next_step(cli, url):
     result = cli("create", url, code=1)
     error, hint = result.stderr.splitlines()
     assert error.startswith(f"error: a log already exists at {url}")
-    assert hint == 'next: look at it with "clog describe"'
+    assert hint == 'next: check the log with "clog describe"'
     missing = cli("describe", url + "x", code=1)
     assert (
         missing.stderr.splitlines()[1] == 'next: check the URL and the name; "clog ls" lists logs'
     )
+
+
+def test_a_full_disk_is_not_told_to_check_its_url(cli, url, monkeypatch):
+    """What helps is room."""
+    cli("create", url)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    error, hint = cli("produce", url, stdin=b"a\t1\n", code=1).stderr.splitlines()[-2:]
+    assert "No space left on device; nothing was written" in error
+    assert hint == "next: free space on the log's disk, or raise its quota"
+
+
+def test_remedies_are_those_of_a_shell(cli, url):
+    """Messages of the library name calls in Python, which the command line has options for."""
+    cli("create", url)
+    assert "; use it, or use another URL\n" in cli("create", url, code=1).stderr
+    assert '; create one with "clog create"\n' in cli("describe", url + "x", code=1).stderr
+    library = "".join(p.read_text() for p in Path(administration.__file__).parent.rglob("*.py"))
+    messages = re.sub(r'"\s*\n\s*f?"', "", library).replace("{{", "{")
+    assert [python for python in output._IN_SHELL if python not in messages] == []
+
+
+@pytest.mark.parametrize("place", [".", "./", "{url}", "_clog", "{url}/orders/_clog/x"])
+def test_a_folder_near_a_log_tells_where_the_log_is(cli, tmp_path, monkeypatch, place):
+    """The folder above logs, and the files of one, are what a newcomer tries first."""
+    for name in ("orders", "shop/users"):
+        Log.create(tmp_path / name, 1)
+    inside = "_clog" in place
+    monkeypatch.chdir(tmp_path / "orders" if inside else tmp_path)
+    told = cli("describe", place.format(url=tmp_path), code=1).stderr
+    if inside:
+        assert f", but files of the log at {tmp_path}/orders\n" in told
+    else:
+        assert re.search(r"; there are logs below: \S*orders, \S*shop/users\n", told)
+
+
+def test_the_first_of_many_logs_below_are_named(cli, tmp_path):
+    """The others are counted."""
+    for n in range(5):
+        Log.create(tmp_path / f"log{n}", 1)
+    assert "log0, " in (told := cli("offsets", tmp_path, code=1).stderr)
+    assert "log2 and 2 more\n" in told
+    assert "log3" not in told
 
 
 @pytest.mark.parametrize(
@@ -118,8 +168,8 @@ def test_too_little_memory_is_told_in_one_line(cli, url, monkeypatch):
 
         monkeypatch.setattr(Log, "describe", fails)
         (line,) = cli("describe", url, code=1).stderr.splitlines()
-        assert line.startswith("error: the command takes more memory than there is")
-        assert line.endswith("; run it where there is more, or for less at once")
+        assert line.startswith("error: the command needs more memory than is available")
+        assert line.endswith("; run it where there is more, or on less data")
     assert "128. MiB" in line
     told = json.loads(cli("describe", url, "--json", code=1).stderr)["error"]
     assert told["kind"] == "out_of_memory"
@@ -386,7 +436,7 @@ def test_upgrade_lists_features_and_adds_one(cli, url, monkeypatch):
     assert Log.open(url).version == 0
     assert cli("upgrade", url, "--feature", "dead-rows").stdout == "added dead-rows\n"
     again = cli("upgrade", url, "--feature", "dead-rows").stdout
-    assert again == "nothing to add: the log has all of them\n"
+    assert again == "nothing to add: the log has all of these features\n"
     told = cli.json("upgrade", url)
     assert (told["added"], Log.open(url).version) == ([], 1)
     (found,) = [f for f in told["features"] if f["name"] == "dead-rows"]

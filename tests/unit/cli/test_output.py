@@ -125,16 +125,16 @@ def test_warnings_and_notes_are_json_where_errors_are(capsys):
     """So that with --json each line of standard error is an object: also beside a warning of the
     store's, which each command on some servers gives.
     """
-    record = logging.makeLogRecord({"msg": "tested, not proven", "levelno": logging.WARNING})
+    record = logging.makeLogRecord({"msg": "passed, which is no proof", "levelno": logging.WARNING})
     before = output.ERRORS_AS.set("json")
     try:
         line = output.WarningFormatter().format(record)
         output.print_note("exported 1 record")
     finally:
         output.ERRORS_AS.reset(before)
-    assert json.loads(line) == {"warning": {"message": "tested, not proven"}}
+    assert json.loads(line) == {"warning": {"message": "passed, which is no proof"}}
     assert json.loads(capsys.readouterr().err) == {"note": {"message": "exported 1 record"}}
-    assert output.WarningFormatter().format(record) == "tested, not proven"
+    assert output.WarningFormatter().format(record) == "passed, which is no proof"
     output.print_note("exported 1 record")
     assert capsys.readouterr().err == "exported 1 record\n"
 

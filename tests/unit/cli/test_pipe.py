@@ -16,7 +16,7 @@ COMMAND = Path(sys.executable).parent / "clog"
 
 @pytest.fixture
 def shell(tmp_path):
-    """Runs a script in bash, with `clog` on its path."""
+    """Runs a script in bash, with `clog` in its path."""
     if not COMMAND.exists() or shutil.which("bash") is None:
         pytest.skip("needs bash, and clog installed beside the interpreter")
     environment = os.environ | {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
@@ -82,7 +82,7 @@ def test_a_reader_that_leaves_is_no_error(shell, tmp_path, command):
 
 @pytest.mark.nightly
 def test_ctrl_c_appends_what_waits(shell, tmp_path):
-    """Whole lines are committed, a line that has no end yet is not; it says what it did, and exits
+    """Complete lines are committed, a line without its end is not; it prints what it did, and exits
     with an interrupt's code.
     """
     Log.create(str(tmp_path / "a"), partitions=1)
@@ -100,7 +100,7 @@ def test_ctrl_c_appends_what_waits(shell, tmp_path):
 
 @pytest.mark.nightly
 def test_output_that_cannot_be_written_is_told(shell, tmp_path):
-    """A full disk, a folder that is not there: one line, and no word of damage to the log."""
+    """A full disk, a missing folder: one line, and no mention of damage to the log."""
     log = Log.create(str(tmp_path / "a"), partitions=1)
     log.append([{"key": "k", "value": "v"}])
     for command in ("consume a", "describe a", "describe a --json", "export a - --format csv"):
@@ -118,7 +118,7 @@ def test_output_that_cannot_be_written_is_told(shell, tmp_path):
 
 @pytest.mark.nightly
 def test_closed_streams_are_no_error(shell, tmp_path):
-    """Of programs that are started with nothing to write to, or to read from."""
+    """For programs that are started with nothing to write to, or to read from."""
     Log.create(str(tmp_path / "a"), partitions=1)
     done = shell(
         "printf 'k\\tv\\n' | clog produce a >&- && printf 'l\\tw\\n' | clog produce a 2>&- &&"
@@ -129,7 +129,7 @@ def test_closed_streams_are_no_error(shell, tmp_path):
 
 
 def test_a_terminal_that_is_no_utf_8_gets_all_of_it(shell, tmp_path):
-    """Names that it has no letters for are spelt out."""
+    """Names for which it has no letters are escaped."""
     Log.create(str(tmp_path / "лог"), partitions=1)
     done = shell("export PYTHONIOENCODING=ascii; clog ls . && clog ls --json")
     assert (done.returncode, done.stderr) == (0, "")

@@ -26,7 +26,9 @@ def values(log):
 
 
 def feed(clock, *reads):
-    """A reader that gives these (milliseconds it takes, lines), and notes how long it may take."""
+    """A reader that returns these (milliseconds it takes, lines), and records how long it
+    may take.
+    """
     left = list(reads)
     allowed = []
 
@@ -56,13 +58,13 @@ def run(*reads, batch_size=3, linger_ms=100):
 
 
 def test_full_batches_go_at_once():
-    """However the lines come; the rest goes at the end of the input."""
+    """However the lines arrive; the rest is sent at the end of the input."""
     found, _ = run((0, [b"1", b"2"]), (5, [b"3", b"4", b"5", b"6", b"7"]))
     assert found == [(5, [b"1", b"2", b"3"]), (5, [b"4", b"5", b"6"]), (5, [b"7"])]
 
 
 def test_a_batch_lingers_from_its_first_line_on():
-    """It goes when it is due, not when the next line comes; then waiting has no limit."""
+    """It is sent when it is due, not when the next line arrives; then waiting has no limit."""
     found, allowed = run((10, [b"1"]), (60, [b"2"]), (500, [b"3"]))
     assert found == [(110, [b"1", b"2"]), (570, [b"3"])]
     assert allowed == [None, 100, 40, None, 100]
@@ -89,14 +91,16 @@ def test_empty_lines_are_no_records():
 
 
 def test_large_lines_end_a_batch():
-    """A batch is bounded in bytes, too."""
+    """A batch is bounded in bytes too."""
     large = b"x" * (BATCH_BYTES_MAX // 2)
     found, _ = run((0, [large, large, large]), batch_size=100)
     assert [len(batch) for _, batch in found] == [2, 1]
 
 
 def test_lines_come_from_a_pipe_as_they_are_written():
-    """A line is there when its line feed is; a wait is bounded; the last one needs none."""
+    """A line exists once its line feed does; a wait is bounded; the last line needs no
+    line feed.
+    """
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as stream:
         reader = LineReader(stream)
@@ -114,7 +118,7 @@ def test_lines_come_from_a_pipe_as_they_are_written():
 
 @pytest.fixture
 def interruptible():
-    """Ctrl-C interrupts, also in the background of a shell, where it is ignored."""
+    """Ctrl-C interrupts, also in the background of a shell, where it would be ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -122,8 +126,8 @@ def interruptible():
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_is_the_end_of_the_input():
-    """Whole lines that wait make a last batch; a line without its end does not. The next Ctrl-C
-    interrupts as ever.
+    """Complete lines that wait make a last batch; a line without its end does not. The next Ctrl-C
+    interrupts as usual.
     """
     before = signal.getsignal(signal.SIGINT)
     read_end, write_end = os.pipe()
@@ -147,7 +151,7 @@ def test_ctrl_c_is_the_end_of_the_input():
 
 
 class Terminal(io.BytesIO):
-    """An input at which somebody types nothing."""
+    """An input at which nobody types anything."""
 
     buffer = property(lambda self: self)
 
@@ -168,14 +172,14 @@ def test_who_types_is_told_how(url, log, monkeypatch, capsys, form, hint):
 
 
 def test_text_becomes_records(cli, url, log):
-    """Values, an empty value, a tombstone (S4); the summary tells offsets."""
+    """Values, an empty value, a tombstone (S4); the summary prints offsets."""
     result = cli("produce", url, "-p", "1", stdin=b"a\t1\nb\t\nc\n\nd\t2")
     assert values(log)[1] == [(b"a", b"1"), (b"b", b""), (b"c", None), (b"d", b"2")]
     assert result.stdout == "appended 4 records in 1 commit; offsets by partition: 1 [0, 4)\n"
 
 
 def test_who_forgets_the_tab_is_warned(cli, url, log):
-    """A line without a TAB deletes a key; a note says so where all lines do."""
+    """A line without a TAB deletes a key; a note says so if all lines do."""
     note = "no line has a TAB and a value"
     assert note in cli("produce", url, stdin="alice 1\nbob 2\n").stderr
     assert note not in cli("produce", url, stdin="alice\t1\nbob\n").stderr
@@ -183,7 +187,7 @@ def test_who_forgets_the_tab_is_warned(cli, url, log):
 
 
 def test_each_batch_is_one_commit(cli, url, log):
-    """Seven records by three are three commits, in order."""
+    """Seven records in threes are three commits, in order."""
     lines = "".join(f"k\t{i}\n" for i in range(7))
     summary = cli.json("produce", url, "--batch-size", 3, stdin=lines)
     assert (summary["records"], summary["commits"], summary["version"]) == (7, 3, 3)
@@ -199,7 +203,9 @@ def test_nothing_in_nothing_appended(cli, url, log):
 
 
 def test_json_lines_say_their_partition(cli, url, log):
-    """An explicit partition wins over the key's; --ignore-partition goes by the key again."""
+    """An explicit partition takes precedence over the key's; --ignore-partition uses the
+    key again.
+    """
     line = '{"key": "a", "value": "1", "partition": %d, "headers": [{"key": "h", "value": null}]}\n'
     cli("produce", url, "--format", "jsonl", stdin=line % 0 + line % 1)
     assert [len(found) for found in values(log).values()] == [1, 1]
@@ -210,15 +216,15 @@ def test_json_lines_say_their_partition(cli, url, log):
 
 
 def test_a_batch_names_all_partitions_or_none(cli, url, log):
-    """Half a batch by its keys would lose the order that was meant."""
+    """Half a batch placed by its keys would lose the intended order."""
     lines = '{"key":"a","value":"1","partition":0}\n{"key":"a","value":"2"}\n'
     result = cli("produce", url, "--format", "jsonl", stdin=lines, code=1)
-    assert "1 of 2 records of a batch name a partition" in result.stderr
+    assert "1 of 2 records of a batch have a partition" in result.stderr
     assert log.version == 0
 
 
 def test_a_producer_goes_on_where_it_was(cli, url, log):
-    """The same input again, batched otherwise and longer by now, appends only what is new."""
+    """The same input again, batched differently and longer by now, appends only what is new."""
     first = "".join(f"k{i}\t{i}\n" for i in range(5))
     more = first + "k5\t5\nk6\t6\n"
     arguments = ("produce", url, "-p", 0, "--producer-id", "load-1")
@@ -231,7 +237,9 @@ def test_a_producer_goes_on_where_it_was(cli, url, log):
 
 
 def test_a_producer_is_not_a_streams_writer(cli, url, log):
-    """Nor is its sequence: one of the same name is another writer, and nothing is skipped."""
+    """Nor is its sequence: a producer of the same name is another writer, and nothing is
+    skipped.
+    """
     from clog.storage.commit.proposals import Writer
 
     log.append_objects([], Writer("q", "stream", 3, query_id="query"))
@@ -251,14 +259,14 @@ def test_what_was_appended_before_an_error_is_told(cli, url, log):
 
 
 def test_quiet_is_quiet(cli, url, log):
-    """No summary; errors would still be told."""
+    """No summary; errors would still be printed."""
     result = cli("produce", url, "--quiet", stdin="a\t1\n")
     assert (result.stdout, result.stderr) == ("", "")
     assert log.version == 1
 
 
 def test_a_word_may_stand_for_null(cli, url, log):
-    """``--null-marker`` on both sides, of keys and values; without it a text is a text."""
+    """``--null-marker`` on both sides, for keys and values; without it a text is a text."""
     lines = b"NULL\tv\nk\tNULL\n"
     log.alter({"cleanup.policy": ""})
     cli("produce", url, "-p", "0", "--null-marker", "NULL", stdin=lines)

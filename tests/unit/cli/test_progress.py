@@ -1,4 +1,4 @@
-"""Bars of `clog clean`, `clog sweep` and what else takes long."""
+"""Bars of `clog clean`, `clog sweep` and other long operations."""
 
 import io
 
@@ -12,7 +12,7 @@ from clog.storage import Log, ManualClock
 
 @pytest.fixture
 def screen(monkeypatch):
-    """What is drawn: all of it, one picture after the other."""
+    """Everything that is drawn, one picture after the other."""
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     for module in (clean, output):
         monkeypatch.setattr(module, "stderr", lambda: console)
@@ -20,7 +20,7 @@ def screen(monkeypatch):
 
 
 def test_a_pass_has_a_bar_for_each_phase(url):
-    """Partition, phase, how much is done, the time left; nothing when it is over."""
+    """Partition, phase, how much is done, the remaining time; nothing when it is over."""
     clock = ManualClock()
     log = Log.create(url, partitions=1, clock=clock)
     log.append([{"key": str(i), "value": "v"} for i in range(10)])
@@ -46,7 +46,7 @@ def test_a_pass_has_a_bar_for_each_phase(url):
 
 
 def test_on_a_terminal_a_round_is_drawn(url, screen):
-    """Each pass shows while it goes on, and what it does is the same."""
+    """Each pass is shown while it runs, and its effect is the same."""
     log = Log.create(url, partitions=1)
     log.append([{"key": "k", "value": str(i)} for i in range(10)])
     log.roll()
@@ -61,7 +61,7 @@ def test_on_a_terminal_a_round_is_drawn(url, screen):
 
 
 def test_deletions_are_counted(screen):
-    """Each thing comes once, in its order, with a bar that ends at all of them."""
+    """Each item comes once, in order, with a bar that ends at the total."""
     with output.tracking("deleting") as track:
         assert list(track(["a", "b", "c"])) == ["a", "b", "c"]
     assert "deleting" in screen.getvalue()
@@ -69,7 +69,7 @@ def test_deletions_are_counted(screen):
 
 
 def test_nothing_is_drawn_where_nobody_looks(monkeypatch):
-    """Standard error is no terminal: not a byte."""
+    """If standard error is not a terminal: not a byte."""
     console = Console(file=io.StringIO(), force_terminal=False)
     monkeypatch.setattr(output, "stderr", lambda: console)
     with output.tracking("x") as track:

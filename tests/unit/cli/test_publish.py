@@ -16,11 +16,11 @@ def log(url):
 
 
 def test_a_view_is_taken_back(cli, url, log):
-    """S69: each that is there, or those that are named; twice changes nothing."""
+    """S69: all existing ones, or those that are named; the second time changes nothing."""
     cli("publish", url)
     assert "needs version 1" in cli("describe", url).stdout
     said = cli("publish", url, "--withdraw").stdout
-    assert said.startswith("withdrew the delta table, version 1 shows nothing; what its older")
+    assert said.startswith("withdrew the delta table; its version 1 is empty; files of its older")
     assert cli.json("publish", url, "--withdraw")["views"] == [
         {
             "format": "delta",
@@ -44,13 +44,13 @@ def test_without_a_view_there_is_nothing_to_take_back(cli, url, log):
     )
     assert log.version == version
     assert not Path(url, "metadata").exists()
-    assert "--force goes with --withdraw" in cli("publish", url, "--force", code=2).stderr
+    assert "--force requires --withdraw" in cli("publish", url, "--force", code=2).stderr
 
 
 def test_the_cleaner_publishes_again_what_is_configured(cli, url, log):
-    """S69: which is said."""
+    """S69: the output says so."""
     log.alter({"table.publish": "delta"})
     cli("publish", url)
     said = cli("publish", url, "--withdraw").stdout
-    assert "table.publish still names delta: the cleaner publishes it again" in said
+    assert "table.publish still names delta: the cleaner will publish it again" in said
     assert json.loads(cli("publish", url, "--json").stdout)["views"][0]["table_version"] == 2

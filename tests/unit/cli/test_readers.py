@@ -37,8 +37,8 @@ def test_a_reader_goes_on_where_it_stopped(cli, url, log):
 
 
 def test_where_a_new_reader_begins(cli, url, log):
-    """At --from, in all partitions, also where it reads nothing yet or stops in the first of them;
-    what comes between its first call and the next is not passed over.
+    """At --from, in all partitions, also if it reads nothing yet or stops in the first of them;
+    what comes between its first call and the next is not skipped.
     """
     assert cli.lines("consume", url, "--reader", "late", "--from", "latest") == []
     assert log.reader("late").position == {0: 2, 1: 2}
@@ -56,23 +56,26 @@ def test_where_a_new_reader_begins(cli, url, log):
 
 @pytest.mark.parametrize("where", ["earliest", "latest", "0", "@0"])
 def test_a_reader_with_a_position_goes_on_there(cli, url, log, where):
-    """--from is for a new reader: it is told, on standard error."""
+    """--from is for a new reader: a note on standard error says so."""
     assert cli.lines("consume", url, "--reader", "r", "--max", "3")[-1] == b"c\t1"
     told = cli("consume", url, "--reader", "r", "--from", where)
     assert told.stdout == "d\t1\n"
-    assert f"reader r goes on where it stopped: --from {where} is for a new reader" in told.stderr
+    assert (
+        f"reader r continues where it stopped: --from {where} is only for a new reader"
+        in told.stderr
+    )
     assert f"clog readers {url} --forget r" in told.stderr
     cli("readers", url, "--forget", "r")
-    assert "goes on" not in cli("consume", url, "--reader", "r", "--from", "earliest").stderr
+    assert "continues" not in cli("consume", url, "--reader", "r", "--from", "earliest").stderr
 
 
 def test_a_reader_that_was_overtaken_is_told_the_way_out(cli, url, log):
-    """Its position wins over --from, so the way is to forget it."""
+    """Its position takes precedence over --from, so the way is to forget the reader."""
     log.reader("behind").commit({0: 1})
     log.delete_records({0: 2})
     told = cli("consume", url, "--reader", "behind", "--from", "earliest", code=1).stderr
-    assert "reader behind cannot go on where it stopped, at {0: 1, 1: 0}: offset 1 of" in told
-    assert f"clog readers {url} --forget behind, and then --from says where it begins" in told
+    assert "reader behind cannot continue where it stopped, at {0: 1, 1: 0}: offset 1 of" in told
+    assert f"clog readers {url} --forget behind, and use --from" in told
     cli("readers", url, "--forget", "behind")
     assert cli.lines("consume", url, "--reader", "behind") == [b"c\t1", b"d\t1"]
 
@@ -97,7 +100,7 @@ def test_a_reader_that_is_waited_for(cli, url):
 
 
 def test_who_waits_for_records_is_waited_for(url, monkeypatch):
-    """S64: --follow tells its position anew before its hold is over, though nothing comes; the
+    """S64: --follow reports its position again before its hold is over, even if nothing comes; the
     version is the newest, so that it holds no objects back.
     """
     clock = ManualClock(T0)
@@ -128,8 +131,7 @@ def test_what_a_reader_cannot_do(cli, url, log):
         assert "--reader reads all records" in result.stderr
     assert "--hold needs --reader" in cli("consume", url, "--hold", "1d", code=2).stderr
     assert (
-        "is not a length of time"
-        in cli("consume", url, "--reader", "r", "--hold", "soon", code=2).stderr
+        "is not a duration" in cli("consume", url, "--reader", "r", "--hold", "soon", code=2).stderr
     )
     assert "not a valid reader name" in cli("consume", url, "--reader", "a/b", code=2).stderr
     log.reader("behind").commit({0: 1})
@@ -153,6 +155,6 @@ def test_readers_are_listed_and_forgotten(cli, url, log):
     assert billing["until_tombstone_ms"] is None
     assert odd["damage"]
     unknown = cli("readers", url, "--forget", "billing", "--forget", "biling", code=1).stderr
-    assert "has no reader 'biling'; nobody was forgotten; there are: billing, odd" in unknown
+    assert "has no reader 'biling'; no reader was forgotten; the log has: billing, odd" in unknown
     cli("readers", url, "--forget", "billing", "--forget", "odd")
     assert log.readers() == []

@@ -1,4 +1,4 @@
-"""Signals and time limits end commands in order, as processes of their own."""
+"""Signals and time limits end commands in an orderly way, as separate processes."""
 
 import os
 import signal
@@ -29,8 +29,9 @@ def started(*arguments, code=COMMAND[2]):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_the_end_of_what_produce_reads(tmp_path, number):
-    """The whole lines that wait are appended, and what was done is told; the exit code is the
-    signal's."""
+    """The complete lines that wait are appended, and what was done is printed; the exit code is the
+    signal's.
+    """
     log = Log.create(str(tmp_path / "orders"), 1)
     command = started("produce", log.url, "--linger", 600_000, "--batch-size", 2)
     command.stdin.write("a\t1\nb\t2\nc\t3\nhalf")
@@ -45,7 +46,7 @@ def test_a_signal_is_the_end_of_what_produce_reads(tmp_path, number):
 
 
 def test_sigterm_ends_a_command_that_follows(tmp_path):
-    """In order: without a traceback, and with the code that service managers know."""
+    """Orderly: without a traceback, and with the code that service managers know."""
     log = Log.create(str(tmp_path / "orders"), 1)
     log.append([{"key": "a", "value": "1"}])
     command = started("consume", log.url, "--follow", "--reader", "billing")
@@ -59,7 +60,7 @@ def test_sigterm_ends_a_command_that_follows(tmp_path):
 
 
 def test_ctrl_c_while_it_starts_prints_no_traceback(tmp_path):
-    """At any moment of it: the process ends, by the signal or with its code."""
+    """At any moment: the process ends, by the signal or with its code."""
     Log.create(str(tmp_path / "orders"), 1)
     code = "import clog_command; print('begun', flush=True); clog_command.main()"
     for delay_s in (0.02, 0.1, 0.2, 0.4, 0.8):
@@ -73,7 +74,7 @@ def test_ctrl_c_while_it_starts_prints_no_traceback(tmp_path):
 
 
 def test_an_ignored_signal_stays_ignored(tmp_path):
-    """As a shell wants it of what it starts in the background."""
+    """As a shell expects of what it starts in the background."""
     Log.create(str(tmp_path / "orders"), 1)
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);" + COMMAND[2]
     command = started("consume", tmp_path / "orders", "--follow", "--timeout", "2s", code=code)
@@ -85,7 +86,7 @@ def test_an_ignored_signal_stays_ignored(tmp_path):
 
 
 def test_a_command_that_takes_too_long_is_ended(cli, tmp_path):
-    """By the limit that was given, with one line that says so."""
+    """By the given limit, with one line that says so."""
     log = Log.create(str(tmp_path / "orders"), 1)
     before = signal.getsignal(signal.SIGALRM)
     result = cli("consume", log.url, "--follow", "--timeout", "300ms", code=1)
@@ -96,8 +97,9 @@ def test_a_command_that_takes_too_long_is_ended(cli, tmp_path):
 
 
 def test_names_are_completed(tmp_path, monkeypatch):
-    """Configs, and logs on this machine; of what is no log nothing, so that the shell goes on with
-    files."""
+    """Configs, and logs on this machine; nothing for what is not a log, so that the shell continues
+    with files.
+    """
     assert {"segment.ms", "segment.bytes"} <= set(config_names("segment."))
     for name in ("orders", "orders-copy", "deep/er/log", "far/too/deep/log"):
         Log.create(str(tmp_path / name), 1)

@@ -20,7 +20,7 @@ def test_a_cut_is_named_listed_and_dropped(cli, url, logs):
     home, other = logs
     assert cli("snapshot", url).stdout == "no named cuts\n"
     said = cli("snapshot", url, "month-end", "--keep", "30d").stdout.splitlines()
-    assert said[0] == "named the cut month-end over 2 logs"
+    assert said[0] == "created the cut month-end over 2 logs"
     (cut,) = snapshots(url)
     assert cut.until_ms == cut.time_ms + 30 * 86_400_000
     assert said[2:] == [f"  version {v} of {at}" for at, v in cut.logs.items()]

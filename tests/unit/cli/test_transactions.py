@@ -7,38 +7,40 @@ from clog_testing.undecided import append_undecided
 def test_nothing_is_open(cli, url):
     """A log without transactions says so."""
     Log.create(url)
-    assert cli("transactions", url).stdout == "every transaction has ended\n"
+    assert cli("transactions", url).stdout == "no open transactions\n"
     assert cli.json("transactions", url)["transactions"] == []
 
 
 def test_what_is_open_where_since_when_and_why(cli, url):
-    """Each is told with what readers stop at, and what it waits for."""
+    """Each is listed with where readers stop, and what it waits for."""
     log = Log.create(url, partitions=2)
     append_undecided(log, [{"key": "k", "value": "v"}], partition=1)
     text = " ".join(cli("transactions", url).stdout.split())
     assert "'job', epoch 0, number 0: open since 20" in text
-    assert "undecided in partitions 1 from 0; it waits: its holder may still commit it" in text
+    assert "undecided in partitions 1 from 0; waiting: its holder may still commit it" in text
     (shown,) = cli.json("transactions", url)["transactions"]
     assert (shown["id"], shown["first_offsets"], shown["home"]) == ("job", {"1": 0}, None)
 
 
 def test_an_operator_ends_it(cli, url):
-    """Without waiting; what is not there is an error, and so is force alone."""
+    """Without waiting; a missing one is an error, and so is force alone."""
     log = Log.create(url, partitions=1)
     append_undecided(log, [{"key": "k", "value": "v"}])
-    assert "--force goes with --abort" in cli("transactions", url, "--force", code=2).stderr
-    assert "no transaction of id 'x'" in cli("transactions", url, "--abort", "x", code=1).stderr
+    assert "--force requires --abort" in cli("transactions", url, "--force", code=2).stderr
+    assert (
+        "no open transaction with id 'x'" in cli("transactions", url, "--abort", "x", code=1).stderr
+    )
     done = cli("transactions", url, "--abort", "job").stdout
     assert done == "ended transaction 0 of 'job', which was open\n"
     assert log.stable_offsets() == {0: 2}
 
 
 def test_force(cli, url):
-    """A home that cannot be asked is named; force ends it here."""
+    """A home that cannot be reached is named; force ends it here."""
     log = Log.create(url, partitions=1)
     append_undecided(log, [{"key": "k", "value": "v"}], home="f" * 32)
     text = cli("transactions", url, "--abort", "job", code=1).stderr
-    assert "does not give its outcome" in " ".join(text.split())
+    assert "outcome cannot be read from its home" in " ".join(text.split())
     assert cli("transactions", url, "--abort", "job", "--force").stdout.startswith("ended")
     assert log.stable_offsets() == {0: 2}
 
@@ -61,6 +63,4 @@ def test_what_is_left_out_is_told(cli, url, tmp_path):
     log.append([{"key": "k", "value": "3"}], partition=1)
     for number, (name, more) in enumerate(commands.items()):
         told = " ".join(cli(name, url, str(tmp_path / f"b{number}"), *more).stderr.split())
-        assert (
-            "left out, as transactions have not ended: the records of partitions 1 from 1" in told
-        )
+        assert "left out because of open transactions: the records of partitions 1 from 1" in told

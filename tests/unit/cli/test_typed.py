@@ -63,7 +63,7 @@ def log(cli, url, schema_file):
 
 
 def test_describe_shows_what_create_takes(cli, url, log, tmp_path):
-    """So a schema can be taken to another log."""
+    """So that a schema can be used for another log."""
     described = cli.json("describe", url)["schema"]
     assert described == WORDS
     (tmp_path / "again.json").write_text(json.dumps(described))
@@ -75,7 +75,7 @@ def test_describe_shows_what_create_takes(cli, url, log, tmp_path):
 
 
 def test_lines_go_round(cli, url, log, tmp_path):
-    """What consume prints produce appends as the same records, of every type."""
+    """What consume prints produce appends as the same records, for every type."""
     lines = cli("consume", url, "--json").stdout_bytes
     first = json.loads(lines.splitlines()[0])
     assert first["key"] == {"a": 1, "b": "x"}
@@ -108,7 +108,7 @@ def test_lines_go_round(cli, url, log, tmp_path):
         ('{"key":{"a":1},"value":{"n":1,"raw":"?"}}', "a value.raw that is not base64"),
         ('{"key":{"a":1},"value":{"n":1,"n":2}}', "record 1 of the input cannot be read: an obj"),
         ('{"key":{"a":1},"value":{"n":1,"x":1e400}}', "value.x that is larger than a float can be"),
-        ('{"key":{"a":1},"value":{"n":1,"x":"nan"}}', "value.x that is text, and no number"),
+        ('{"key":{"a":1},"value":{"n":1,"x":"nan"}}', "value.x that is text, but neither"),
         ('{"key":{"a":1},"value":{"n":1,"d":1.255}}', "a value.d that does not fit decimal"),
         (
             '{"key":{"a":1},"value":{"n":1,"d":"1,2"}}',
@@ -133,7 +133,7 @@ def test_lines_go_round(cli, url, log, tmp_path):
     ],
 )
 def test_a_line_that_does_not_fit_is_refused(cli, url, log, line, message):
-    """S62: with the place, and nothing is appended."""
+    """S62: with its place, and nothing is appended."""
     refused = cli("produce", url, "--format", "jsonl", stdin=line, code=1)
     assert message in refused.stderr.replace("\n", " ")
     assert Log.open(url).version == log.version
@@ -156,7 +156,7 @@ def test_a_decimal_may_be_a_number(cli, url, log):
 
 
 def test_times_that_python_has_no_values_for_go_round(cli, tmp_path):
-    """Nanoseconds of a day, and days of no calendar: printed whole, and read again."""
+    """Nanoseconds of a day, and days outside the calendar: printed in full, and read again."""
     (tmp_path / "s.json").write_text(
         '{"key":"string","value":{"n":"time(ns)","t":"timestamp(ms)","u":"timestamp(us,utc)",'
         '"d":["date"],"m":[["date","time(ns)"]]}}'
@@ -190,10 +190,10 @@ def test_times_that_python_has_no_values_for_go_round(cli, tmp_path):
     [
         ('{"key":"int8","value":{"a":"int8","a":"string"}}', "an object has a field twice"),
         ('{"key":"int8","value":{"\\ud800":"int8"}}', "a name that is not valid text"),
-        ('{"key":"int8","value":"int33"}', "value has no type that is known"),
-        ('{"value":"int8"}', "a schema is a JSON object"),
+        ('{"key":"int8","value":"int33"}', "value has an unknown type"),
+        ('{"value":"int8"}', "a schema must be a JSON object"),
         ("[" * 100_000, "cannot be read as JSON"),
-        (f'{{"key":"int8","value":{"[" * 700}"int8"{"]" * 700}}}', "nested too deep"),
+        (f'{{"key":"int8","value":{"[" * 700}"int8"{"]" * 700}}}', "nested too deeply"),
     ],
 )
 def test_a_file_that_holds_no_schema_is_refused(cli, url, tmp_path, words, message):
@@ -213,7 +213,7 @@ def test_text_lines_are_printed_but_not_read(cli, url, log):
 
 
 def test_keys_are_given_as_they_are_printed(cli, url, log):
-    """By get, and by consume --key."""
+    """For get, and for consume --key."""
     (line,) = cli.lines("get", url, '{"a":null,"b":""}', "--json")
     assert json.loads(line)["value"]["n"] == 2
     (line,) = cli.lines("consume", url, "--key", '{"a":1,"b":"y"}', "--json")
@@ -241,7 +241,7 @@ def test_a_lone_key_needs_no_quotes(cli, tmp_path, kind, key, text):
 
 @pytest.mark.parametrize("words", [("binary", "string"), ("string", "binary")])
 def test_json_lines_of_bytes_beside_a_type_are_read_back(cli, tmp_path, words):
-    """Bytes are base64 in them, also where they are text: a log with a schema is no log of bytes,
+    """Bytes are base64 in them, even if they are text: a log with a schema is not a log of bytes,
     though its keys or its values are bytes.
     """
     (tmp_path / "s.json").write_text(json.dumps(dict(zip(("key", "value"), words, strict=True))))
@@ -273,9 +273,9 @@ def test_alter_evolves_to_a_schema(cli, url, log, schema_file):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda w: w["value"].pop("x"), "x cannot be taken away"),
+        (lambda w: w["value"].pop("x"), "x cannot be removed"),
         (lambda w: w["value"].update(x="float64 not null"), "cannot become NOT NULL"),
-        (lambda w: w["value"].update(new="int8 not null"), "which no field can be that is added"),
+        (lambda w: w["value"].update(new="int8 not null"), "but added fields must be nullable"),
         (lambda w: w["value"].update(n="string"), "cannot become string"),
         (lambda w: w.update(key="string"), "key is struct and cannot become string"),
     ],
@@ -297,7 +297,7 @@ def test_a_file_that_is_no_json_is_told(cli, url, tmp_path):
 
 
 def test_convert_makes_columns_of_avro(cli, tmp_path):
-    """By schemas in files, with the ids of a registry or without."""
+    """With schemas in files, with the ids of a registry or without."""
     fastavro = pytest.importorskip("fastavro")
     schema = {"type": "record", "name": "V", "fields": [{"name": "n", "type": "int"}]}
     (tmp_path / "v.avsc").write_text(json.dumps(schema))
@@ -318,7 +318,7 @@ def test_convert_makes_columns_of_avro(cli, tmp_path):
     log = Log.open(str(tmp_path / "typed"))
     assert log.table().get(1) == {"n": 5}
     (tmp_path / "types.json").write_text('{"key": "int64", "value": {"n": "int64"}}')
-    assert "has another schema than the file" in cli(*given, code=1).stderr
+    assert "has a schema other than the file's" in cli(*given, code=1).stderr
     source.append([{"key": "2", "value": out.getvalue()}])
     cli(*given[:3], "--avro-schema", tmp_path / "v.avsc")
     assert log.table().get(2) == {"n": 5}
@@ -327,7 +327,7 @@ def test_convert_makes_columns_of_avro(cli, tmp_path):
 
 
 def test_convert_decodes_keys_and_remembers_by_a_name(cli, tmp_path):
-    """Keys of Avro, as values are; two copies into one target go on each under its ``--id``."""
+    """Keys of Avro, as values are; two copies into one target continue each under its ``--id``."""
     fastavro = pytest.importorskip("fastavro")
     (tmp_path / "k.avsc").write_text('"long"')
     (tmp_path / "types.json").write_text('{"key": "int64", "value": {"n": "int32"}}')
@@ -344,7 +344,7 @@ def test_convert_decodes_keys_and_remembers_by_a_name(cli, tmp_path):
 
 
 def test_convert_leaves_out_what_does_not_fit(cli, tmp_path):
-    """It goes to ``--dead-letters``, whose log is made; without them it is an error."""
+    """It goes to ``--dead-letters``, whose log is created; without them it is an error."""
     (tmp_path / "types.json").write_text('{"key": "string", "value": {"n": "int32"}}')
     source = Log.create(str(tmp_path / "bytes"), 1)
     source.append([{"key": "a", "value": '{"n": "x"}'}, {"key": "b", "value": '{"n": 1}'}])

@@ -1,4 +1,4 @@
-"""`clog ui`: what the server answers."""
+"""`clog ui`: what the server responds."""
 
 import base64
 import http.client
@@ -35,7 +35,7 @@ def shown(url, log):
 
 @pytest.fixture
 def ask(shown, serving):
-    """Asks a server of these logs: (status, headers, body)."""
+    """Sends a request to a server of these logs: (status, headers, body)."""
     with serving(shown) as port:
 
         def ask(path, method="GET", host=None):
@@ -60,7 +60,7 @@ def get(ask):
 
 
 def test_the_page_loads_nothing_from_elsewhere(ask):
-    """Its files are here, and the browser is told to take no others."""
+    """Its files are served here, and the browser is told to load no others."""
     _, headers, page = ask("/")
     assert headers["content-security-policy"].startswith("default-src 'self'")
     assert headers["cache-control"] == "no-store"
@@ -81,8 +81,8 @@ def test_the_page_loads_nothing_from_elsewhere(ask):
     ],
 )
 def test_how_far_a_copy_is_in_what_it_copies(tmp_path, source, position, shown):
-    """The position by the source's words, and when it was committed: not when somebody else wrote,
-    nor when the writer was started again.
+    """The position in the source's terms, and when it was committed: not when another writer
+    committed, nor when the writer was restarted.
     """
     clock = ManualClock(1_700_000_000_000)
     log = Log.create(str(tmp_path / "copy"), partitions=1, clock=clock)
@@ -104,7 +104,7 @@ def test_how_far_a_copy_is_in_what_it_copies(tmp_path, source, position, shown):
 
 
 def test_only_this_machine_is_answered(ask):
-    """A name that leads here by a trick of DNS is none of ours; nothing can be changed."""
+    """A name that leads here by a trick of DNS is not accepted; nothing can be changed."""
     assert ask("/api/logs", host="evil.example")[0] == 400
     assert ask("/api/logs", host="localhost:8470")[0] == 200
     for path in ("/", "/api/logs", "/api/logs/0"):
@@ -113,7 +113,7 @@ def test_only_this_machine_is_answered(ask):
 
 
 def test_logs_and_their_details(get, log, url):
-    """What describe says, and what each commit did."""
+    """What describe prints, and what each commit did."""
     answer = get("/api/logs")
     (line,) = answer["logs"]
     assert answer["cleaner"] is None
@@ -127,8 +127,8 @@ def test_logs_and_their_details(get, log, url):
 
 
 def test_commits_over_time(tmp_path):
-    """By spans of five minutes: what they appended and removed, and how much of the log was dirty
-    after the last of them; how far a reader was behind, each time somebody looked.
+    """In spans of five minutes: what they appended and removed, and how much of the log was dirty
+    after the last of them; how far a reader was behind, each time it was looked at.
     """
     clock = ManualClock(1_700_000_100_000)
     log = Log.create(str(tmp_path / "timed"), partitions=1, clock=clock)
@@ -152,7 +152,7 @@ def test_commits_over_time(tmp_path):
 
 
 def test_records_by_position(get, log):
-    """As JSON lines have them: earliest, latest, an offset, a time; no more than asked."""
+    """As in JSON lines: earliest, latest, an offset, a time; no more than requested."""
     everything = get("/api/logs/0/records", **{"from": "earliest"})
     assert len(everything) == 5
     assert {"/v4=", "AP4="} & {r.get("value_b64") for r in everything}
@@ -165,7 +165,7 @@ def test_records_by_position(get, log):
 
 
 def test_a_key_and_the_table(get):
-    """The history of a key, the table now and then, keys that are no text."""
+    """The history of a key, the table now and at a version, keys that are not text."""
     assert [r["value"] for r in get("/api/logs/0/key", key="a")] == ["1", "3"]
     keys = {r.get("key") for r in get("/api/logs/0/table")}
     assert keys == {"a", None}  # the other one is no text
@@ -175,7 +175,7 @@ def test_a_key_and_the_table(get):
 
 
 def test_a_typed_log(tmp_path):
-    """Keys are asked for as they are written, values are JSON; the newest come first."""
+    """Keys are given as they are written, values are JSON; the newest come first."""
     schema = {"key": pa.int64(), "value": pa.struct([("n", pa.int32())])}
     log = Log.create(str(tmp_path / "typed"), partitions=2, schema=schema)
     for i in range(3):
@@ -195,7 +195,7 @@ def test_a_typed_log(tmp_path):
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/api/logs/7", "no log has the number 7"),
+        ("/api/logs/7", "there is no log number 7"),
         ("/api/logs/0/table?at=99", "does not exist yet"),
         ("/api/logs/0/records?partition=9", "partition 9 does not exist"),
         ("/api/logs/0/records?partition=x", "partition: 'x' is out of range"),
@@ -215,12 +215,12 @@ def test_a_typed_log(tmp_path):
     ],
 )
 def test_what_cannot_be_shown_is_a_sentence(get, path, said):
-    """Of whatever was asked."""
+    """Whatever the request was for."""
     assert said in get(path, code=400)["error"]
 
 
 def test_a_log_that_is_gone_is_told_among_the_others(get, url, shown, tmp_path):
-    """It hides no other; one that comes back is shown again."""
+    """It hides no other; one that recovers is shown again."""
     shown._urls.append(str(tmp_path / "none"))
     lines = get("/api/logs")["logs"]
     assert "error" not in lines[0]
@@ -231,8 +231,8 @@ def test_a_log_that_is_gone_is_told_among_the_others(get, url, shown, tmp_path):
 
 
 def test_a_store_that_does_not_answer_holds_up_no_other(url, log, monkeypatch):
-    """The others are shown; it is said for how long, asked by one thread alone, and shown when the
-    answer comes. Who asks for such a log is told so at once.
+    """The others are shown; the page says since when, a single thread retries, and it is shown when
+    it responds. A request for such a log gets that error at once.
     """
     asked, answer = [], threading.Event()
     opened = Log.open
@@ -258,7 +258,7 @@ def test_a_store_that_does_not_answer_holds_up_no_other(url, log, monkeypatch):
     for _ in range(3):
         assert answered(1)["version"] == log.version
         assert shown.overview()[0]["error"] == (
-            "its store has not answered for 3 s; the page keeps asking"
+            "its store has not answered for 3 s; the page keeps trying"
         )
     with pytest.raises(StoreUnavailableError, match="not answered for 3 s"):
         shown.details(0)
@@ -270,8 +270,8 @@ def test_a_store_that_does_not_answer_holds_up_no_other(url, log, monkeypatch):
 
 
 def test_a_store_that_is_away_is_the_servers_fault(get, monkeypatch):
-    """What cannot be asked is refused as that; while the store fails, the same question may be
-    right later.
+    """An impossible request is refused as such; while the store fails, the same request may succeed
+    later.
     """
 
     def away(*_, **__):
@@ -313,7 +313,7 @@ def test_a_large_record_hides_none_after_it(get, log):
 
 
 def test_whole_numbers_that_a_browser_would_round_are_text(get, log):
-    """Wherever they stand in an answer; smaller ones are numbers."""
+    """Wherever they are in a response; smaller ones are numbers."""
     log.append([{"key": "a", "value": "4"}], producer=("shop", 2**60 + 1))
     log.append([{"key": "a", "value": "5"}], producer=("till", 2**53 - 1))
     writers = {w["id"]: w["sequence"] for w in get("/api/logs/0/users")["writers"]}
@@ -321,7 +321,7 @@ def test_whole_numbers_that_a_browser_would_round_are_text(get, log):
 
 
 def test_the_newest_records_of_a_wide_log_are_read_once(tmp_path):
-    """Partitions share objects: a request for each object, not for each partition."""
+    """Partitions share objects: one request per object, not per partition."""
     log = Log.create(str(tmp_path / "wide"), partitions=300)
     log.append([{"key": str(i), "value": "v"} for i in range(3000)])
     shown = ShownLogs([log.url], (), {}, clock=ManualClock())
@@ -334,7 +334,7 @@ def test_the_newest_records_of_a_wide_log_are_read_once(tmp_path):
 
 
 def test_a_prefix_that_does_not_answer(url, log, monkeypatch):
-    """The page does not wait for it, and shows the logs that are known."""
+    """The page does not wait for it, and shows the known logs."""
     answer, asked = threading.Event(), []
 
     def silent(prefix, _options):
@@ -362,7 +362,7 @@ def test_logs_are_found_below_a_prefix(tmp_path):
 
 
 def test_a_refresh_reads_each_commit_once(url, log, shown):
-    """Commits never change: without news a refresh asks for the newest version alone."""
+    """Commits never change: without news a refresh requests only the newest version."""
     counting = CountingStore(log.handle.standing.root)
     shown._opened[url] = Log.open(counting)
     assert len(shown.details(0)["commits"]) == 3
@@ -376,7 +376,7 @@ def test_a_refresh_reads_each_commit_once(url, log, shown):
 
 
 def test_a_log_of_1000_partitions_is_read_in_one_answer(tmp_path):
-    """A page of it costs no request for each partition."""
+    """A page of it costs no request per partition."""
     log = Log.create(str(tmp_path / "wide"), partitions=1000)
     log.append([{"key": str(i), "value": "v"} for i in range(3000)])
     shown = ShownLogs([log.url], (), {}, clock=ManualClock())
@@ -389,19 +389,19 @@ def test_a_log_of_1000_partitions_is_read_in_one_answer(tmp_path):
 
 
 def test_a_port_that_is_taken_is_refused():
-    """With the port; another one is given by --port."""
+    """With the port; --port sets another one."""
     from clog.cleaner.daemon.metrics import listening
 
     with (
         listening("0") as socket,
-        pytest.raises(InvalidInputError, match="cannot listen at"),
+        pytest.raises(InvalidInputError, match="cannot listen on"),
         listening(str(socket.getsockname()[1])),
     ):
         pass
 
 
 def test_the_command_needs_a_log(cli):
-    """Or a folder in which there are some."""
+    """Or a folder that contains some."""
     assert "--discover" in cli("ui", code=2).stderr
 
 
@@ -417,8 +417,9 @@ def test_the_command_needs_a_log(cli):
     ],
 )
 def test_records_are_sought(tmp_path, sought, found):
-    """By a text in the key, the value or a header, or in a part of a value that is JSON; by pages,
-    each of which says where the next one begins."""
+    """By a text in the key, the value or a header, or in a part of a value that is JSON; in pages,
+    each of which says where the next one starts.
+    """
     log = Log.create(str(tmp_path / "log"), partitions=2)
     value = json.dumps({"by": {"name": "ann", "tags": ["x", "y"]}, "state": "paid"})
     rows = [("1", "paid", []), ("2", "\xff", []), ("3", "3", [("from", b"shop")]), ("4", value, [])]
@@ -447,7 +448,7 @@ def test_records_are_sought(tmp_path, sought, found):
 
 
 def test_a_search_ends_after_many_records(tmp_path, monkeypatch):
-    """The page says so, and the next one goes on where it ended."""
+    """The page says so, and the next one continues where it ended."""
     monkeypatch.setattr("clog.cli.page.SCANNED_MAX", 10)
     log = Log.create(str(tmp_path / "log"), partitions=1)
     log.append([{"key": "k", "value": str(i)} for i in range(25)])
@@ -459,7 +460,7 @@ def test_a_search_ends_after_many_records(tmp_path, monkeypatch):
 
 
 def test_masked_columns_are_not_shown(tmp_path):
-    """Nor found by who searches; of a value that is no JSON nothing is shown."""
+    """Nor found by a search; of a value that is not JSON nothing is shown."""
     log = Log.create(str(tmp_path / "log"), partitions=1)
     person = {"user": {"mail": "a@b", "n": 1}}
     log.append(
@@ -490,8 +491,8 @@ def test_masked_columns_are_not_shown(tmp_path):
     "value", [b"[" * 100_000, b'{"mail":' * 990 + b"1" + b"}" * 990, rb'{"mail": "\ud800", "n": 1}']
 )
 def test_a_record_that_is_no_sound_json_hides_none_after_it(url, log, value):
-    """Nested beyond what can be parsed, or a text that cannot be written again: it has no parts to
-    be sought, and nothing of it is shown where one is masked.
+    """Nested too deeply to be parsed, or a text that cannot be written again: it has no parts to
+    search, and nothing of it is shown if one is masked.
     """
     log.append([{"key": "odd", "value": value}, {"key": "after", "value": '{"n": 7}'}], partition=0)
     start = str(log.end_offsets()[0] - 2)
@@ -506,7 +507,7 @@ def test_a_record_that_is_no_sound_json_hides_none_after_it(url, log, value):
 
 
 def test_logs_are_listed_by_pages(tmp_path, monkeypatch):
-    """Of a thousand logs those of a page are asked, and a search goes over all."""
+    """Of a thousand logs only those of a page are requested, and a search covers all."""
     monkeypatch.setattr("clog.cli.page.LOGS_MAX", 2)
     for name in ("a", "b", "c", "other"):
         Log.create(str(tmp_path / name), partitions=1)
@@ -528,7 +529,9 @@ def asked_with(serving, access, path="/api/logs", **headers):
 
 
 def test_a_token_opens_the_page(serving):
-    """As a header, or once in the address, which makes it a cookie; nothing else does."""
+    """As a header, or once in the address, which turns it into a cookie; nothing else is
+    accepted.
+    """
     access = Access(("*",), token="s3cret")
     assert asked_with(serving, access)[0] == 401
     assert asked_with(serving, access, "/")[0] == 401
@@ -544,7 +547,7 @@ def test_a_token_opens_the_page(serving):
 
 
 def test_a_proxy_says_who_logged_in(serving):
-    """By its header; without it nobody looks. Names of the host that are not given are refused."""
+    """By its header; without it nobody is let in. Host names that are not listed are refused."""
     access = Access(("logs.example",), header="X-Forwarded-User")
     assert asked_with(serving, access, Host="logs.example")[0] == 401
     ann = {"X-Forwarded-User": "ann"}
@@ -553,7 +556,7 @@ def test_a_proxy_says_who_logged_in(serving):
 
 
 def test_others_are_served_only_behind_something(cli, monkeypatch):
-    """Who listens for others says how they are let in, and masks name columns."""
+    """Listening for others needs a rule that lets them in, and masks name columns."""
     for wrong in (
         ["--listen", "0.0.0.0:0"],
         ["--token-variable", "NO_SUCH_VARIABLE"],
@@ -563,7 +566,7 @@ def test_others_are_served_only_behind_something(cli, monkeypatch):
 
 
 def test_the_command_says_who_may_look(cli, monkeypatch):
-    """A proxy's header, a token of the environment and names of the host get to the page."""
+    """A proxy's header, a token from the environment and host names reach the page."""
     served = []
     monkeypatch.setattr("clog.cli.page.application", lambda _, access: served.append(access))
     server = SimpleNamespace(run=lambda sockets: None)

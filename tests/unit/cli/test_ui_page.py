@@ -1,4 +1,4 @@
-"""The page of `clog ui` in a real browser: clicks, news, hostile records, a wide log."""
+"""The page of `clog ui` in a real browser: clicks, updates, hostile records, a wide log."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def open_page(browser, serving):
 
 
 def is_problem(message):
-    """An answer that says what is wrong is none: the page shows it."""
+    """A response that reports an error is not a failure: the page shows it."""
     return message.type == "error" and "Failed to load resource" not in message.text
 
 
@@ -90,7 +90,7 @@ def log():
 
 
 def picture(page, name):
-    """Keeps a picture of the page in the documents, where that is asked for."""
+    """Saves a picture of the page for the documents, if that is requested."""
     data = page.screenshot()
     assert data[:4] == b"\x89PNG"
     if os.environ.get("CLOG_UPDATE_IMAGES"):
@@ -110,7 +110,7 @@ def records(page):
 
 
 def test_partitions_commits_and_configs(open_page, log):
-    """What the log is, drawn and in words; tabs by mouse and by keys."""
+    """What the log is, drawn and as text; tabs by mouse and by keys."""
     page = open_page(log.url)
     assert page.locator("#bars .bar").count() == 2
     said = " ".join(bar.get_attribute("aria-label") for bar in page.locator("#bars .bar").all())
@@ -121,8 +121,8 @@ def test_partitions_commits_and_configs(open_page, log):
     assert page.locator("#history").get_by_text("clean", exact=True).count() >= 1
     assert "removed 300 records" in page.locator("#removed").inner_text()
     said = " ".join(page.locator(".graphs svg").evaluate_all("all => all.map(e => e.ariaLabel)"))
-    assert "records an hour: at most 14,424" in said  # 1,202 in five minutes
-    assert "share not yet clean: at most 0." in said
+    assert "records per hour: at most 14,424" in said  # 1,202 in five minutes
+    assert "share that is dirty: at most 0." in said
     page.keyboard.press("ArrowRight")
     assert page.get_by_role("tab", name="Records").get_attribute("aria-selected") == "true"
     page.get_by_role("tab", name="Configuration").click()
@@ -161,14 +161,14 @@ def test_records_keys_and_the_past(open_page, log):
 
 
 def test_it_shows_news(open_page, log):
-    """What is appended while somebody looks appears, without a click."""
+    """What is appended while the page is open appears, without a click."""
     page = open_page(log.url)
     log.append([{"key": "new", "value": "x"}])
     api.expect(page.locator("#facts")).to_contain_text(f"{log.version}, readable", timeout=15_000)
 
 
 def test_it_follows_a_log_that_is_written_and_cleaned(open_page, log):
-    """While somebody looks, a writer appends and a cleaner passes; nothing is clicked."""
+    """While the page is open, a writer appends and a cleaner passes; nothing is clicked."""
     cleaner = Cleaner(log)
     page = open_page(log.url, cleaner=ShownCleaner(cleaner.monitor))
     before = page.locator("#history tr").count()
@@ -191,8 +191,8 @@ def test_it_follows_a_log_that_is_written_and_cleaned(open_page, log):
 
 
 def test_readers_writers_and_what_is_undecided(open_page, log):
-    """By name, with the lag, and who is waited for; a transaction that is open, and the stable
-    offset that it pins.
+    """By name, with the lag, and which one is waited for; an open transaction, and the stable
+    offset that it holds back.
     """
     log.alter({"reader.hold.max.ms": "1 day"})
     log.reader("weekly", hold_ms=3_600_000).commit(log.start_offsets())
@@ -216,7 +216,7 @@ def test_readers_writers_and_what_is_undecided(open_page, log):
         api.expect(page.locator("#lags figcaption").first).to_contain_text(
             "billing, records behind"
         )
-    api.expect(page.locator("#transactions")).to_contain_text("none is open")
+    api.expect(page.locator("#transactions")).to_contain_text("no open transactions")
 
 
 def test_how_far_a_mirror_is(open_page, log):
@@ -228,7 +228,7 @@ def test_how_far_a_mirror_is(open_page, log):
 
 
 def test_what_a_log_costs(open_page, log):
-    """Asked when the tab is opened, and again for another number of readers."""
+    """Requested when the tab is opened, and again for another number of readers."""
     page = open_page(log.url)
     page.get_by_role("tab", name="Cost").click()
     api.expect(page.locator("#bill tr").last).to_contain_text("all")
@@ -242,7 +242,7 @@ def test_what_a_log_costs(open_page, log):
 
 
 def test_it_shows_what_the_cleaner_does(open_page, log):
-    """The page of a daemon: a pass under way, with its progress, and what passes did."""
+    """The page of a daemon: a running pass, with its progress, and what passes did."""
     cleaner = Cleaner(log)
     page = open_page(log.url, cleaner=ShownCleaner(cleaner.monitor))
     api.expect(page.locator("#cleaner-idle")).to_contain_text("idle")
@@ -262,7 +262,9 @@ def test_it_shows_what_the_cleaner_does(open_page, log):
 
 
 def test_hostile_records_are_text(open_page, tmp_path):
-    """Keys, values, headers, and the log's own name: nothing in them is run, nothing is loaded."""
+    """Keys, values, headers, and the log's own name: nothing in them is executed, nothing is
+    loaded.
+    """
     log = Log.create(str(tmp_path / "<b>log<"), partitions=1)
     log.append([{"key": HOSTILE, "value": HOSTILE, "headers": [(HOSTILE, HOSTILE)]}])
     log.append([{"key": b"\xff\x1b]0;t\x07", "value": "\x1b[31m\u202e"}], producer=(HOSTILE, 1))
@@ -295,8 +297,8 @@ def test_a_log_of_1000_partitions_asks_little(open_page, tmp_path):
 
 
 def test_another_log_at_the_same_version_is_drawn_anew(open_page, tmp_path):
-    """A log is its id: one that was deleted and made again, at the version that was shown, is
-    another (S47).
+    """A log is its id: one that was deleted and created again, at the version that was shown, is a
+    different log (S47).
     """
     url = str(tmp_path / "log")
     log = Log.create(url, partitions=1)
@@ -311,8 +313,8 @@ def test_another_log_at_the_same_version_is_drawn_anew(open_page, tmp_path):
 
 
 def test_an_answer_that_comes_late_is_of_no_other_log(open_page, log, tmp_path):
-    """Whoever chose another log meanwhile sees that one; also where the first one is broken, the
-    page begins with one that is not.
+    """A user who has selected another log meanwhile sees that one; even if the first one is broken,
+    the page starts with one that is not.
     """
     other = Log.create(str(tmp_path / "other"), partitions=1)
     page = open_page(str(tmp_path / "none"), log.url, other.url)
@@ -334,7 +336,7 @@ def test_an_answer_that_comes_late_is_of_no_other_log(open_page, log, tmp_path):
 
 
 def test_the_history_of_any_key_is_one_click_away(open_page, tmp_path):
-    """Of bytes that are no text, and of the empty key, too."""
+    """Also for bytes that are not text, and for the empty key."""
     log = Log.create(str(tmp_path / "log"), partitions=1)
     log.append([{"key": key, "value": "1"} for key in (b"\xff\x00", b"", b"text")])
     log.append([{"key": key, "value": "2"} for key in (b"\xff\x00", b"", b"text")])
@@ -376,7 +378,7 @@ def test_a_huge_value_is_cut(open_page, tmp_path):
 
 def test_numbers_and_json_are_shown_as_they_were_written(open_page, tmp_path):
     """Whole numbers beyond 2^53, which a browser rounds, decimals and exponents, in keys and
-    values, in a log of bytes and in a typed one; the order of fields and fields given twice, too.
+    values, in a log of bytes and in a typed one; also the order of fields and duplicate fields.
     JSON is indented, its raw text is a click away, and so is the history of such a key.
     """
     big = 2**53 + 1
@@ -435,7 +437,9 @@ def test_numbers_and_json_are_shown_as_they_were_written(open_page, tmp_path):
 
 
 def test_the_focus_stays_where_it_is(open_page, log, tmp_path):
-    """A refresh, with and without news, takes it from nobody: the next key goes where it would."""
+    """A refresh, with and without news, keeps the focus: the next key goes where it would have
+    gone.
+    """
     other = Log.create(str(tmp_path / "other"), partitions=1)
     page = open_page(log.url, other.url)
     page.uncheck("#live")
@@ -452,8 +456,8 @@ def test_the_focus_stays_where_it_is(open_page, log, tmp_path):
 
 
 def test_a_broken_log_shows_its_error_and_no_other_log(open_page, log, tmp_path):
-    """One that is chosen and cannot be read: nothing of the log before is left; one that breaks
-    while it is shown says so; one that comes back is shown.
+    """One that is selected and cannot be read: nothing of the log before is left; one that breaks
+    while it is shown says so; one that recovers is shown.
     """
     gone = str(tmp_path / "gone")
     page = open_page(log.url, gone)
@@ -495,7 +499,7 @@ BROKEN_WORDS = """() => {
 
 
 def test_no_word_is_broken_on_a_phone(open_page, log):
-    """Tables are as wide as their words and scroll by themselves; the page does not."""
+    """Tables are as wide as their text and scroll by themselves; the page does not."""
     log.alter({"reader.hold.max.ms": "1 day"})
     log.reader("billing-of-the-warehouse", hold_ms=3_600_000).commit(log.start_offsets())
     log.append([{"key": "order-9", "value": "a word"}], producer=("shop", 2**60 + 1))
@@ -516,7 +520,8 @@ def test_no_word_is_broken_on_a_phone(open_page, log):
 
 def test_the_address_leads_back(open_page, log, tmp_path):
     """To the log, the view, the filter and the version that were shown: by reloading, by an address
-    that was sent, and by the browser's way back."""
+    that was sent, and by the browser's back button.
+    """
     other = Log.create(str(tmp_path / "other"), partitions=1)
     other.append([{"key": "x", "value": json.dumps({"n": i})} for i in range(3)])
     page = open_page(log.url, other.url)
@@ -542,7 +547,7 @@ def test_the_address_leads_back(open_page, log, tmp_path):
 
 
 def test_new_records_come_by_themselves(open_page, log):
-    """Where the newest are shown; who has the focus keeps it."""
+    """Where the newest are shown; the focus stays where it is."""
     page = open_page(log.url)
     page.get_by_role("tab", name="Records").click()
     page.get_by_role("button", name="show", exact=True).click()
@@ -554,7 +559,7 @@ def test_new_records_come_by_themselves(open_page, log):
 
 
 def test_pages_of_records_and_raw_text(open_page, log, tmp_path):
-    """The next page goes on; a value is folded, and shown as it was written."""
+    """The next page continues; a value is folded, and shown as it was written."""
     wide = Log.create(str(tmp_path / "wide"), partitions=1)
     wide.append([{"key": f"k{i:03}", "value": '{"a":1,"b":2}'} for i in range(250)])
     page = open_page(wide.url)
@@ -571,7 +576,7 @@ def test_pages_of_records_and_raw_text(open_page, log, tmp_path):
 
 
 def test_many_logs_are_searched_and_sorted(open_page, tmp_path):
-    """By a part of the URL, over all pages; by any column, both ways."""
+    """By a part of the URL, over all pages; by any column, in both directions."""
     urls = [str(tmp_path / f"log-{i:02}") for i in range(60)]
     for i, url in enumerate(urls):
         Log.create(url, partitions=1 + i % 7)

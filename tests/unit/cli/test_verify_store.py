@@ -1,4 +1,4 @@
-"""`clog verify-store`: the axioms on a store of the user's."""
+"""`clog verify-store`: the axioms on a user's store."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from clog.storage.store.local import LocalStore
 
 @pytest.fixture(autouse=True)
 def few_checks(monkeypatch):
-    """Races have tests of their own."""
+    """Races have their own tests."""
     wanted = {"creates", "puts", "listings", "absent-objects"}
     chosen = tuple(check for check in conformance.CHECKS if check.name in wanted)
     assert len(chosen) == 4
@@ -21,7 +21,7 @@ def few_checks(monkeypatch):
 
 
 def test_a_good_store_passes(cli, tmp_path):
-    """Each check in a line, and nothing is left."""
+    """Each check on a line, and nothing is left behind."""
     said = cli("verify-store", tmp_path).stdout
     assert "ok   A2 A create writes once" in said
     assert said.endswith("all 4 checks passed: many writers are safe here\n")
@@ -41,14 +41,14 @@ def test_a_store_that_overwrites_fails(cli, tmp_path, monkeypatch):
 
 
 def test_a_filesystem_without_a_create_is_refused(cli):
-    """It is told once, with the reason."""
+    """It is reported once, with the reason."""
     said = cli("verify-store", f"simplecache::memory://verify-{os.getpid()}", code=1).stdout
     assert "refused: SimpleCacheFileSystem" in said
     assert "pass the filesystem inside it" in said
 
 
 def test_nothing_is_left(cli, tmp_path):
-    """No file, no folder; a folder that was there before stays."""
+    """No file, no folder; a folder that existed before stays."""
     (tmp_path / "there").mkdir()
     for place in ("there", "made/deep"):
         cli("verify-store", tmp_path / place, "--rounds", 1)
@@ -57,6 +57,6 @@ def test_nothing_is_left(cli, tmp_path):
 
 
 def test_the_checks_need_no_package_for_tests():
-    """An installation has no pytest: `clog verify-store` and `clog cost` work without."""
+    """An installation has no pytest: `clog verify-store` and `clog cost` work without it."""
     code = "import sys; sys.modules['pytest'] = None; import clog.storage.store.conformance"
     subprocess.run([sys.executable, "-c", code], check=True)

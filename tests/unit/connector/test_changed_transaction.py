@@ -52,7 +52,7 @@ def check(first, written, content="bb"):
 
 
 def test_the_same_rows_in_any_order_pass(logs, first):
-    """A shuffle repeats no order: the hashes differ, and the rows are compared."""
+    """A shuffle does not repeat an order: the hashes differ, and the rows are compared."""
     check(first, [(None, ROWS[1::-1]), (logs[1], ROWS[::-1])])
     check(first, [(logs[1], [*ROWS[4:], *ROWS[:4]])])
 
@@ -66,7 +66,7 @@ def test_equal_hashes_are_enough(logs, first):
     ("at", "rows"), [(0, ROWS[1:3]), (1, ROWS[:8]), (1, [*ROWS, ROWS[0]]), (1, [])]
 )
 def test_other_rows_in_any_log_fail(logs, first, at, rows):
-    """Others, fewer, more or none; the error names the log and the option."""
+    """Other, fewer, more or no rows; the error names the log and the option."""
     log = None if at == 0 else logs[1]
     message = r"batch 4 of job 'job' is in .* already, with other rows: .*failOnChangedBatch=false"
     with pytest.raises(InvalidInputError, match=message):
@@ -74,7 +74,7 @@ def test_other_rows_in_any_log_fail(logs, first, at, rows):
 
 
 def test_a_log_that_cannot_say_any_more_fails(logs, first):
-    """The version that brought the rows expired; the error says only what is to be done."""
+    """The version that contains the rows has expired; the error only says what is to be done."""
     other = logs[1]
     newest = other.version
     other.handle.commit(lambda *_: Edit(oldest_readable=newest), operation="sweep")
@@ -84,7 +84,7 @@ def test_a_log_that_cannot_say_any_more_fails(logs, first):
 
 
 def test_a_log_that_had_none_of_it(logs, first):
-    """An empty frame is the same; rows are others."""
+    """An empty frame is the same; other rows are not."""
     clock = ManualClock(now_ms=1_000_000)
     store = memory_store()
     third = Log.create(store, 1, clock=clock, ids=SeededIds(5))

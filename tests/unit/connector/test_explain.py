@@ -1,4 +1,4 @@
-"""What options leave out, told without reading it."""
+"""What options exclude, reported without reading it."""
 
 import random
 
@@ -51,12 +51,12 @@ def test_without_options_all_is_read(log):
     ],
 )
 def test_options_prune(log, options, expected):
-    """Partitions, segments, objects: what the read needs, of what there is."""
+    """Partitions, segments, objects: what the read needs, out of the existing ones."""
     assert counts(explain(log.url, **options)) == expected
 
 
 def test_columns_and_keys_spare_bytes(log):
-    """Of a large object only the columns; its values not at all where it lacks the key."""
+    """For a large object only the columns; its values not at all if it lacks the key."""
     whole = explain(log.url).size_bytes.read
     assert explain(log.url, columns="key,offset").size_bytes.read < whole / 20
     assert explain({"path": log.url, "keys": '["nobody"]'}).size_bytes.read < whole / 20

@@ -1,4 +1,6 @@
-"""What a cold process imports: Spark starts several for a query, anew after a minute of rest."""
+"""What a freshly started process imports: Spark starts several for a query, and new ones after a
+minute of rest.
+"""
 
 import subprocess
 import sys
@@ -42,8 +44,8 @@ print(*sorted({name.split(".")[0] for name in sys.modules}))
 
 @pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
 def test_a_cold_batch_imports_nothing_that_it_does_not_use(tmp_path, timestamp_type):
-    """Source, sink and table view, all columns, nulls among them: no pandas, which Arrow imports
-    where it is installed and handed Python's or NumPy's values, and no filesystem's client.
+    """Source, sink and table view, all columns, nulls among them: no pandas, which Arrow imports if
+    it is installed and it gets Python or NumPy values, and no filesystem's client.
     """
     pytest.importorskip("pandas")
     rows = pa.table(

@@ -21,7 +21,7 @@ def test_lag_has_kafkas_three_numbers():
 
 
 def test_lag_names_the_log():
-    """A query may read several; offsets of an older clog do not say it."""
+    """A query may read several; offsets of an older clog do not contain it."""
     end = '{"0": 5, "1": 10, "log": "orders", "log_id": "6f", "planned": 3, "version": 1}'
     one, other = lag({"sources": [{**SOURCE, "endOffset": end}, SOURCE]})
     assert (one.log, other.log) == ("orders", "")
@@ -29,7 +29,7 @@ def test_lag_names_the_log():
 
 
 def test_progress_may_be_an_object():
-    """A listener is given objects, `lastProgress` may be a dict."""
+    """A listener gets objects, `lastProgress` may be a dict."""
     progress = SimpleNamespace(sources=[SimpleNamespace(**SOURCE)])
     assert lag(progress) == lag({"sources": [SOURCE]})
 

@@ -17,8 +17,8 @@ PLANNED = st.builds(Planned, st.text(), st.text(), st.integers(0, 2**62), st.tex
 
 @given(BY_PARTITION, st.integers(0, 2**62), st.booleans(), st.none() | PLANNED)
 def test_offsets_survive_a_checkpoint(offsets, version, first, planned):
-    """What is read back is what was written, and writes the same string again; those of an older
-    clog, which do not say where they were planned, too.
+    """What is read back is what was written, and writes the same string again; also those of an
+    older clog, which do not say where they were planned.
     """
     before = StreamOffsets(offsets, version, dict(offsets) if first else None, planned)
     text = json.dumps(before.to_json())
@@ -28,7 +28,7 @@ def test_offsets_survive_a_checkpoint(offsets, version, first, planned):
 
 
 def test_partitions_are_written_in_numeric_order():
-    """However they came: another order of keys would be another string, so a new batch."""
+    """Whatever their order: another order of keys would be another string, so a new batch."""
     one, other = StreamOffsets({10: 1, 2: 5}, 3), StreamOffsets({2: 5, 10: 1}, 3)
     assert json.dumps(one.to_json()) == json.dumps(other.to_json())
     assert list(one.to_json()) == ["2", "10", "version"]
@@ -62,7 +62,7 @@ def test_offsets_of_another_source_are_refused(value):
 
 
 def test_positions_resolve_by_partition():
-    """-2 is the log start, -1 the end, any other number itself (S39)."""
+    """-2 is the log start, -1 the end, any other number is the offset itself (S39)."""
     starts, ends = {0: 5, 1: 6, 2: 7}, {0: 50, 1: 60, 2: 70}
     assert resolve("earliest", starts, ends, option="x") == starts
     assert resolve("latest", starts, ends, option="x") == ends

@@ -1,4 +1,6 @@
-"""The columns of a read are those of Spark's Kafka source, those of a write what its sink takes."""
+"""The columns of a read are those of Spark's Kafka source, those of a write what its sink
+accepts.
+"""
 
 import pytest
 from pyspark.sql.types import (
@@ -57,7 +59,7 @@ def writes(text, *, key_needed=True):
 
 
 def test_a_read_has_the_columns_of_the_kafka_source():
-    """Names, types and order; headers only when asked for."""
+    """Names, types and order; headers only if requested."""
     plain = read_schema(None, include_headers=False)
     assert plain == schema_of(
         "key binary, value binary, topic string, partition int, offset bigint,"
@@ -69,7 +71,7 @@ def test_a_read_has_the_columns_of_the_kafka_source():
 
 
 def test_columns_can_be_chosen():
-    """In any order, each that there is."""
+    """In any order, every existing one."""
     assert read_schema(["offset", "key"], include_headers=False).names == ["offset", "key"]
     with pytest.raises(OptionError, match="'keys'"):
         read_schema(["keys"], include_headers=False)
@@ -85,13 +87,13 @@ def test_columns_can_be_chosen():
     ],
 )
 def test_a_schema_that_cannot_be_read_is_refused(text, words):
-    """Spark checks a given schema against nothing, and believes NOT NULL."""
+    """Spark does not check a given schema, and trusts NOT NULL."""
     message = refusal(check_read_schema, schema_of(text))
     assert all(word in message for word in words)
 
 
 def test_headers_without_nulls_are_refused():
-    """A header's value may be null, whatever the schema given says of its fields."""
+    """A header's value may be null, whatever the given schema says about its fields."""
     header = StructType([HEADER["key"], StructField("value", BinaryType(), nullable=False)])
     schema = StructType([StructField("headers", ArrayType(header))])
     assert "NOT NULL" in refusal(check_read_schema, schema)
@@ -119,7 +121,7 @@ def test_arrow_types_are_what_spark_compares_with():
     ],
 )
 def test_a_write_takes_what_the_kafka_sink_takes(text):
-    """Text or bytes, in any order; a column that a record has no place for is left out."""
+    """Text or bytes, in any order; a column that does not exist in a record is left out."""
     writes(text)
 
 
@@ -135,7 +137,7 @@ def test_a_compacted_log_needs_a_key_column():
     ("column", "allowed"),
     [
         ("value map", "to_json(value)"),
-        ("value timestamp", "string(unix_micros(value)) is one text in every time zone"),
+        ("value timestamp", "string(unix_micros(value)) gives the same text in every time zone"),
         ("value int", "string or binary"),
         ("partition bigint", "int"),
         ("headers map", "array<struct<key:string,value:binary>>"),
@@ -152,7 +154,7 @@ def test_a_wrong_type_is_refused_with_the_right_one(column, allowed):
 
 
 def test_what_a_source_read_is_not_written_back_as_it_is():
-    """Offsets are given at commit: the message has the select to paste."""
+    """Offsets are assigned at commit: the message has the select to paste."""
     schema = read_schema(None, include_headers=True)
     message = refusal(check_write_schema, schema, key_needed=True, where="log 'orders'")
     assert "offset, timestampType" in message

@@ -39,7 +39,7 @@ def test_only_the_path_is_needed():
 
 
 def test_names_count_without_case():
-    """Spark lowers the names of options on their way."""
+    """Spark lowers the case of option names on the way."""
     assert read(STARTINGOFFSETS="Earliest").starting == "earliest"
     assert read(startingoffsets="LATEST").starting == "latest"
 
@@ -71,8 +71,8 @@ def test_offsets_of_another_topic_are_refused_with_the_name_of_the_log():
 
 @pytest.mark.parametrize("value", ['{"0": 5, "1": 9}', '{"orders": {"1": 9, "0": 5}}'])
 def test_a_timestamp_beats_timestamps_by_partition_beats_offsets(value):
-    """Kafka's precedence; a start later than all records is an error unless told otherwise, an end
-    is the latest (S39).
+    """Kafka's precedence; a start later than all records is an error unless configured otherwise,
+    an end is the latest (S39).
     """
     given = {"startingOffsets": "earliest", "endingOffsets": "latest"}
     given |= {"startingOffsetsByTimestamp": value, "endingOffsetsByTimestamp": value}
@@ -85,7 +85,7 @@ def test_a_timestamp_beats_timestamps_by_partition_beats_offsets(value):
 
 
 def test_times_may_be_iso_8601():
-    """Beside milliseconds, wherever a moment is asked for; UTC where no zone is named."""
+    """Besides milliseconds, wherever a time is expected; UTC if no zone is named."""
     at = 1_769_860_800_000
     iso = "2026-01-31T12:00:00Z"
     assert read(view="table", asOfTimestamp="2026-01-31 12:00").as_of_ms == at
@@ -98,7 +98,7 @@ def test_times_may_be_iso_8601():
 
 
 def test_keys_come_as_text_or_base64():
-    """Both together; they are data, so they show nowhere."""
+    """Both together; they are data, so they are shown nowhere."""
     options = read(keys='["b", "ä"]', keysBase64='["AP8=", "Yg=="]')
     assert options.keys == (b"\0\xff", b"b", "ä".encode())
     assert "AP8" not in repr(options)
@@ -119,7 +119,7 @@ def test_sizes_have_units(value, size):
 
 
 def test_a_minimum_above_the_maximum_is_refused():
-    """The two could not both hold."""
+    """The two could not both apply."""
     message = refusal(read, minOffsetsPerTrigger="5", maxOffsetsPerTrigger="4")
     assert '5, above "maxOffsetsPerTrigger", 4' in message
 
@@ -162,7 +162,7 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(name, value, must):
     ],
 )
 def test_times_are_as_in_spark(value, ms):
-    """With a unit, whatever its case; without one milliseconds, as Kafka's source takes them."""
+    """With a unit, whatever its case; without one milliseconds, as in Kafka's source."""
     assert read(pollInterval=value).poll_interval_ms == ms
     assert read(maxTriggerDelay=value).admission.max_delay_ms == ms
 
@@ -192,33 +192,33 @@ def test_an_unknown_option_is_refused_with_the_nearest(given, meant):
         ("kafkaConsumer.pollTimeoutMs", "Kafka source; the store's client retries"),
         ("fetchOffset.numRetries", "Kafka source; the store's client retries"),
         ("versionAsOf", "Delta Lake; give asOfVersion"),
-        ("ignoreChanges", "Delta Lake; nothing here needs it"),
+        ("ignoreChanges", "Delta Lake; it has no effect here"),
     ],
 )
 def test_options_of_others_say_what_takes_their_place(name, message):
-    """Who changes a job from Kafka or Delta to clog learns which options go."""
+    """A user who moves a job from Kafka or Delta to clog learns which options to drop."""
     assert message in refusal(read, **{name: "x"})
 
 
 def test_what_spark_adds_is_passed_over():
-    """Spark puts options of its own beside ours."""
+    """Spark adds options of its own to ours."""
     read(checkpointLocation="/c", queryName="q", owner="me", **{"option.path": "/data/orders"})
 
 
 def test_without_a_path_the_message_says_why_it_may_be_missing():
-    """Spark's catalog drops the options of a table: the way out is a temporary view."""
+    """Spark's catalog drops the options of a table: the remedy is a temporary view."""
     with pytest.raises(OptionError, match=r"saveAsTable.*CREATE TEMPORARY VIEW"):
         read_options({})
 
 
 def test_a_topic_is_checked_against_the_log():
-    """A path holds one log, and its name is the topic."""
+    """A path contains one log, and its name is the topic."""
     assert write(topic="orders")
     assert "'payments'" in refusal(write, topic="payments")
 
 
 def test_storage_options_come_as_json_or_one_by_one():
-    """Both forms together; only booleans and structures are taken for anything but text."""
+    """Both forms together; only booleans and structures are not taken as text."""
     options = read(
         **{
             "storage_options": '{"key": "a", "client_kwargs": {"verify": false}}',
@@ -235,7 +235,7 @@ def test_storage_options_come_as_json_or_one_by_one():
 
 
 def test_secrets_show_nowhere():
-    """Neither in the repr of what travels to tasks, nor in an error."""
+    """Neither in the repr of what is sent to tasks, nor in an error."""
     options = read(**{"storage.secret": "hunter2", "path": "s3://me:hunter2@b/orders"})
     assert "hunter2" not in repr(options)
     assert "hunter2" not in refusal(read, storage_options='{"secret": "hunter2"')
@@ -275,7 +275,7 @@ def test_a_log_is_named_by_the_last_part_of_its_path(url, name):
 
 
 def test_configs_of_a_new_log_keep_kafkas_names():
-    """They go to the log as they are."""
+    """They are passed to the log unchanged."""
     options = write(**{"config.cleanup.policy": "delete", "partitions": "8"})
     assert options.config == {"cleanup.policy": "delete"}
     assert options.partitions == 8
@@ -283,6 +283,6 @@ def test_configs_of_a_new_log_keep_kafkas_names():
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_every_option_is_in_the_readme_as_it_is_in_the_code(definition):
-    """One row for each option: name, where it counts, default, meaning."""
+    """One row for each option: name, where it applies, default, meaning."""
     row = f"| `{definition.name}` | {definition.use} | {definition.default} | {definition.doc} |"
     assert row in README.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Plain DataFrames as a typed log's table, without Spark: what the log is made of, what is written
+"""Plain DataFrames as a typed log's table, without Spark: how the log is created, what is written
 and read, what is refused.
 """
 
@@ -61,7 +61,7 @@ def task(monkeypatch):
 
 
 def write(url, rows, schema=TRIP, **options):
-    """What one task of Spark's does with rows."""
+    """What one Spark task does with rows."""
     writer = ClogDataSource({"path": url, **options}).writer(schema, overwrite=False)
     batch = pa.RecordBatch.from_pylist(rows, schema=arrow_schema(schema))
     message = pickle.loads(pickle.dumps(writer)).write(iter([batch]))
@@ -69,7 +69,7 @@ def write(url, rows, schema=TRIP, **options):
 
 
 def begun(url, *tasks, schema=TRIP, **options):
-    """A writer whose tasks have run, and their messages; those of the ones that failed are None."""
+    """A writer whose tasks have run, and their messages; those of failed tasks are None."""
     writer = ClogDataSource({"path": url, **options}).writer(schema, overwrite=False)
     messages = []
     for given in tasks:
@@ -103,7 +103,7 @@ def fields(*names, of=TRIP):
 
 
 def declared(url):
-    """A log whose schema, and no DataFrame, says that ``minutes`` is NOT NULL; with ROWS."""
+    """A log whose schema, unlike any DataFrame's, says that ``minutes`` is NOT NULL; with ROWS."""
     types = {f.name: f for f in arrow_schema(TRIP)}
     schema = pa.schema([types.pop("id").with_name("key"), ("value", pa.struct(types.values()))])
     schema = schema.set(0, schema.field(0).with_nullable(False))
@@ -117,7 +117,7 @@ def by_id(found):
 
 def test_the_same_columns_come_back(url):
     """A key of one column is that column, NOT NULL; the others are the value's fields, which may be
-    null. Names that records have mean nothing among rows.
+    null. Names of a record's columns have no special meaning among rows.
     """
     write(url, ROWS, keyColumns="id")
     log = Log.open(url)
@@ -132,7 +132,7 @@ def test_the_same_columns_come_back(url):
 
 
 def test_what_spark_says_of_literals_makes_no_column_not_null(url):
-    """Of ``VALUES`` it says that nothing is null, at any depth; rows with nulls follow."""
+    """For ``VALUES`` it says that nothing is null, at any depth; rows with nulls follow."""
     inner = StructType([StructField("n", LongType(), nullable=False)])
     kinds = {
         "n": LongType(),
@@ -159,7 +159,7 @@ def test_what_spark_says_of_literals_makes_no_column_not_null(url):
 
 
 def test_several_key_columns_are_a_struct(url):
-    """In the order of the option; they come first in the table."""
+    """In the order of the option; they are the first in the table."""
     write(url, ROWS, keyColumns="minutes, id")
     assert Log.open(url).table().get((31, 1))["place"]["city"] == "Riga"
     assert ClogDataSource({"path": url, "view": "table"}).schema().names == [
@@ -196,20 +196,20 @@ def test_a_first_write_without_rows_makes_the_log(url):
 
 
 def test_first_writes_at_once_make_one_log(url):
-    """Who comes second has its rows in the log that the first one made, if that has its types."""
+    """The second writer has its rows in the log that the first one made, if that has its types."""
     begun_first, begun_second = (begun(url, [row], keyColumns="id") for row in ROWS)
     narrow = [{"id": 3, "minutes": 1}]
     refused, of_refused = begun(url, narrow, schema=fields("id", "minutes"), keyColumns="id")
     for writer, messages in (begun_first, begun_second):
         writer.commit(messages)
     assert by_id(rows(url)) == ROWS
-    with pytest.raises(InvalidInputError, match="made by another writer, with other types"):
+    with pytest.raises(InvalidInputError, match="created by another writer, with other types"):
         refused.commit(of_refused)
     assert Log.open(url).version == 2
 
 
 def test_deleting_what_is_not_there_leaves_a_first_write_alone(url):
-    """S47: its log may be about to be made."""
+    """S47: its log may be about to be created."""
     writer, messages = begun(url, ROWS, keyColumns="id")
     with pytest.raises(NotFoundError):
         delete_log(open_store(url, {}))
@@ -236,12 +236,12 @@ def test_keys_may_be_dates_decimals_and_truth_values(url, kind, first, other, te
     assert rows(url, keys=json.dumps([text])) == [{"k": other, "n": 2}]
     Log.open(url).append([{"key": other, "value": None}])
     assert rows(url) == [{"k": first, "n": 3}]
-    with pytest.raises(OptionError, match='"keys" has a key that is no'):
+    with pytest.raises(OptionError, match='"keys" has a key that is not'):
         rows(url, keys='["x"]')
 
 
 def test_a_log_made_elsewhere_is_a_table_once_its_key_columns_have_names(url):
-    """By its config; the records stay what they are for every other view."""
+    """By its config; the records stay unchanged for every other view."""
     value = pa.struct([("n", pa.int32())])
     log = Log.create(url, schema={"key": pa.string(), "value": value})
     log.append([{"key": "a", "value": {"n": 1}}, {"key": "b", "value": None}])
@@ -259,8 +259,8 @@ def test_a_log_made_elsewhere_is_a_table_once_its_key_columns_have_names(url):
 
 
 def test_only_what_is_named_is_read(url):
-    """By the option columns, fields inside too, or a schema with fewer columns, whatever its case
-    and order.
+    """By the option columns, including nested fields, or a schema with fewer columns, whatever its
+    case and order.
     """
     write(url, ROWS, keyColumns="id")
     assert by_id(rows(url, columns="ID,place.city"))[0] == {"id": 1, "place": {"city": "Riga"}}
@@ -316,7 +316,7 @@ def test_a_row_that_does_not_fit_is_refused_before_anything_is_committed(
 
 
 def test_columns_that_may_be_null_may_be_missing(url):
-    """Not those of the key, nor what is NOT NULL."""
+    """Not those of the key, nor NOT NULL ones."""
     declared(url)
     write(
         url,
@@ -331,14 +331,16 @@ def test_columns_that_may_be_null_may_be_missing(url):
 
 
 def test_a_table_may_consist_of_keys_alone_from_then_on(url):
-    """Where nothing else is NOT NULL: the value is there, and its fields are null."""
+    """If nothing else is NOT NULL: the value is there, and its fields are null."""
     write(url, [{"id": 1, "place": None}], fields("id", "place"), keyColumns="id")
     write(url, [{"id": 2}], fields("id"))
     assert by_id(rows(url)) == [{"id": 1, "place": None}, {"id": 2, "place": None}]
 
 
 def test_records_are_written_as_ever(url):
-    """A tombstone is one: rows have no null values. A table may have columns named as records'."""
+    """A tombstone is such a row: rows have no null values. A table may have columns named as
+    records'.
+    """
     pair = StructType([StructField("key", StringType()), StructField("value", LongType())])
     write(url, [{"key": "a", "value": 1}, {"key": "b", "value": None}], pair, keyColumns="key")
     assert {(r["key"], r["value"]) for r in rows(url)} == {("a", 1), ("b", None)}
@@ -350,12 +352,12 @@ def test_records_are_written_as_ever(url):
 @pytest.mark.parametrize(
     ("schema", "columns", "message"),
     [
-        (TRIP, "id,zz", "there is no column 'zz'; there are id"),
-        (fields("id"), "id", "needs columns for its key and others"),
+        (TRIP, "id,zz", "there is no column 'zz'; the columns are id"),
+        (fields("id"), "id", "needs columns for its key and at least one"),
         (
             StructType([*TRIP.fields, StructField("ID", LongType())]),
             "minutes",
-            "a column stands twice",
+            "a column occurs twice",
         ),
         (
             StructType([TRIP["minutes"], StructField("d", DoubleType())]),
@@ -370,7 +372,9 @@ def test_what_makes_no_table_is_refused(url, schema, columns, message):
 
 
 def test_other_key_columns_than_the_logs_are_refused(url, tmp_path):
-    """As is the option for a log that has none; its own may be given again, whatever their case."""
+    """The same as the option for a log that has none; its own may be given again, whatever their
+    case.
+    """
     write(url, ROWS, keyColumns="id")
     write(url, ROWS, keyColumns="ID")
     with pytest.raises(OptionError, match=r"minutes, but .* has the key columns id"):
@@ -386,7 +390,7 @@ def test_other_key_columns_than_the_logs_are_refused(url, tmp_path):
 
 
 def test_a_column_that_was_added_meanwhile_is_taken(url):
-    """Though the log was opened here before: a refusal looks for a newer schema first."""
+    """Though the log was opened here before: before a refusal the newest schema is looked up."""
     write(url, ROWS, keyColumns="id")
     Log.open(url).evolve(add={"value.note": pa.string()})
     noted = StructType([TRIP["id"], TRIP["minutes"], StructField("note", StringType())])

@@ -80,7 +80,7 @@ def value_with(*field):
 
 
 def test_the_schema_is_that_of_the_log(url, log):
-    """Spark's types of key and value; the other columns as ever."""
+    """Spark's types of key and value; the other columns as usual."""
     schema = ClogDataSource({"path": url}).schema()
     assert schema.names[:4] == ["key", "value", "topic", "partition"]
     assert schema["value"].dataType.simpleString() == (
@@ -91,7 +91,7 @@ def test_the_schema_is_that_of_the_log(url, log):
 
 
 def test_values_are_native_columns(url, log):
-    """A tombstone is null, as ever (S4)."""
+    """A tombstone is null, as usual (S4)."""
     first, second, last = rows(url)
     assert first["value"] == ROWS[0]["value"]
     assert second["value"] == dict.fromkeys(first["value"]) | {"n": 2}
@@ -167,9 +167,11 @@ def test_a_type_that_spark_has_not_is_left_out(url, named):
     assert batch.to_pylist() == [{"n": 5} if named else {"value": {"n": 5}}]
     asked = StructType([StructField("t", StringType()), StructField("n", StringType())])
     wrong = asked if named else StructType([StructField("value", asked)])
-    with pytest.raises(InvalidInputError, match="t has a type for which Spark has none; leave it"):
+    with pytest.raises(InvalidInputError, match="t has a type that Spark does not have; leave it"):
         ClogDataSource({"path": url, "view": view}).reader(wrong)
-    with pytest.raises(InvalidInputError, match=r"value.t has type .* leave it out by the option"):
+    with pytest.raises(
+        InvalidInputError, match=r"value.t has type .* leave it out with the option"
+    ):
         ClogDataSource({"path": url}).schema()
     assert ClogDataSource({"path": url, "columns": "value.n"}).schema().names == ["value"]
 
@@ -190,8 +192,8 @@ def test_a_stream_reads_them(url, log):
 
 
 def test_keys_are_those_of_the_logs_type(url, log, tmp_path):
-    """Each text stands for a key, in every view and stream; one that stands for none is refused
-    instead of found nowhere.
+    """Each text represents a key, in every view and stream; one that represents none is refused
+    instead of not being found.
     """
     one = '["{\\"id\\": 1}"]'
     assert [row["key"] for row in rows(url, keys=one)] == [{"id": 1}]
@@ -206,7 +208,7 @@ def test_keys_are_those_of_the_logs_type(url, log, tmp_path):
     assert [row["key"]["id"] for batch in found for row in batch.to_pylist()] == [1]
     assert explain(url, keys=one).objects.read == 1
     for wrong in ('["1"]', '["x"]', '["{\\"zz\\": 1}"]'):
-        with pytest.raises(OptionError, match="has a key that is no struct"):
+        with pytest.raises(OptionError, match="has a key that is not a struct"):
             rows(url, keys=wrong)
     numbers = str(tmp_path / "numbers")
     Log.create(numbers, schema={"key": pa.int64(), "value": pa.int8()}).append(
@@ -222,7 +224,7 @@ def test_explain_knows_fields(url, log):
 
 
 def written(url, table, schema=None, monkeypatch=None):
-    """Appends an Arrow table as one task of Spark's."""
+    """Appends an Arrow table as one Spark task does."""
     fields = [StructField(f.name, spark_type(f.type, f.name)) for f in table.schema]
     writer = ClogDataSource({"path": url}).writer(StructType(fields), overwrite=False)
     monkeypatch.setattr(write_task.TaskIds, "current", classmethod(lambda cls: TaskIds()))
@@ -279,7 +281,7 @@ def test_a_struct_for_a_log_of_bytes_is_still_refused(url, monkeypatch):
     ids=str,
 )
 def test_sparks_types_have_arrows(kind):
-    """The one that Spark makes of the other."""
+    """The one that Spark makes from the other."""
     spark = spark_type(kind, "x")
     assert spark_type(arrow_type(spark), "x") == spark
 

@@ -1,4 +1,4 @@
-"""Writes without Spark: planned in one process, run in tasks, committed in another, with pickles
+"""Writes without Spark: planned in one process, run in tasks, committed in another, with pickles in
 between.
 """
 
@@ -71,7 +71,7 @@ class Sink:
         self.writer = self.make()
 
     def run(self, *tasks, batch=0):
-        """The tasks' messages, as they reach the driver."""
+        """The tasks' messages, as they arrive at the driver."""
         writer = pickle.loads(pickle.dumps(self.writer))
         messages = []
         for i, rows in enumerate(tasks):
@@ -130,7 +130,7 @@ def test_the_log_is_made_on_the_first_write(url):
 
 
 def test_a_log_keeps_its_number_of_partitions(url):
-    """Another number in the options is a mistake, none is not."""
+    """Another number in the options is an error, none is not."""
     Sink(url, partitions="3")
     Sink(url)
     with pytest.raises(OptionError, match="has 3 partitions"):
@@ -138,7 +138,7 @@ def test_a_log_keeps_its_number_of_partitions(url):
 
 
 def test_makers_of_one_log_agree(url, monkeypatch):
-    """Who comes second writes to the log that the first one made."""
+    """The second writer writes to the log that the first one made."""
     create = NewLog.create
 
     def slow(*args, **kwargs):
@@ -152,7 +152,7 @@ def test_makers_of_one_log_agree(url, monkeypatch):
 
 
 def test_a_stream_makes_a_typed_log_by_its_first_commit(url):
-    """Its tasks wrote for one that did not stand; the process that commits has planned anew."""
+    """Its tasks wrote for one that was not there; the process that commits has planned again."""
     stream = Sink(url, query="q", keyColumns="key")
     messages = stream.run(rows_of(("a", "1")), rows_of(("b", "2")))
     with pytest.raises(NotFoundError):
@@ -187,8 +187,8 @@ def test_a_batch_write_is_one_commit(url):
 
 
 def test_an_empty_write_leaves_no_commit(url):
-    """Neither of a batch nor of a stream, but for the first of a query: by that the log knows the
-    query.
+    """Neither of a batch nor of a stream, except for the first of a query: by that the log knows
+    the query.
     """
     for query, batch in ((None, 0), ("q", 3)):
         sink = Sink(url, query=query)
@@ -202,7 +202,7 @@ def test_an_empty_write_leaves_no_commit(url):
 
 
 def test_a_query_whose_first_batch_was_empty_goes_on(url):
-    """Also that batch, should it come with rows when it runs again."""
+    """That batch too, if it has rows when it runs again."""
     sink = Sink(url, query="q")
     sink.write([], batch=0)
     sink.write(rows_of(("a", "0")), batch=0)
@@ -216,15 +216,15 @@ def test_a_query_whose_first_batch_was_empty_goes_on(url):
 
 def test_a_query_that_the_log_does_not_know_fails_after_its_first_batch(url, caplog):
     """The log was deleted and recreated: what the query wrote before is not there, and nothing
-    would say so. A failed batch that runs again fails again. Where there was no log the error says
-    whence the empty one comes.
+    would show it. A failed batch that runs again fails again. If there was no log the error says
+    where the empty one comes from.
     """
     sink = Sink(url, query="q")
     sink.write(rows_of(("a", "0")), batch=0)
     shutil.rmtree(url)
     opened_logs._LOGS.clear()
     for _ in range(2):
-        told = r"batches before batch 1.*recreated.* is empty: a query makes one as it begins;"
+        told = r"batches before batch 1.*recreated.* is empty: a query creates one when it starts;"
         with pytest.raises(LogReplacedError, match=told):
             Sink(url, query="q").write(rows_of(("a", "1")), batch=1)
     assert read(url) == []
@@ -239,7 +239,7 @@ def test_a_query_that_the_log_does_not_know_fails_after_its_first_batch(url, cap
 
 
 def test_a_query_is_known_to_a_process_that_saw_the_log_long_ago(url):
-    """It looks for newer versions before it concludes anything."""
+    """It looks for newer versions before it decides anything."""
     sink = Sink(url, query="q")
     stale = opened_logs._LOGS.pop(sink.writer._plan.location)
     sink.write(rows_of(("a", "0")), batch=0)
@@ -275,7 +275,7 @@ def test_a_topic_must_be_the_log(url):
 
 
 def test_timestamps_are_instants_whatever_the_sessions_zone(url):
-    """Spark hands them over in the zone of the session; null becomes now."""
+    """Spark passes them in the zone of the session; null becomes now."""
     Sink(url, "key value timestamp", partitions="1").write(
         [{"key": "a", "value": "1", "timestamp": 1_700_000_000_000_000}, {"key": "b", "value": "1"}]
     )
@@ -296,7 +296,7 @@ def test_rows_without_key_are_refused_by_a_compacted_log(url):
 
 
 def test_a_log_that_is_not_compacted_takes_rows_without_key(url):
-    """They go round the partitions; the column may be missing."""
+    """They are distributed over the partitions in turn; the column may be missing."""
     Sink(url, "value", partitions="2", **{"config.cleanup.policy": "delete"}).write(
         [{"value": str(i)} for i in range(4)]
     )
@@ -306,7 +306,7 @@ def test_a_log_that_is_not_compacted_takes_rows_without_key(url):
 
 
 def test_overwriting_is_refused(url):
-    """Both in a batch and as output mode complete, with what to do instead."""
+    """In a batch and as output mode complete, with what to do instead."""
     with pytest.raises(InvalidInputError, match="delete-records"):
         Sink(url, overwrite=True)
     with pytest.raises(InvalidInputError, match="foreachBatch"):
@@ -332,7 +332,7 @@ def test_half_a_transaction_is_refused(url, query, options):
 
 
 def test_a_transaction_version_beyond_64_bits_is_refused(url):
-    """No log can hold it: told before anything is written."""
+    """No log can store it: an error before anything is written."""
     with pytest.raises(OptionError, match=r'"txnVersion" .* 0 to 9223372036854775807'):
         Sink(url, txnAppId="a", txnVersion=str(2**63))
 
@@ -344,7 +344,7 @@ def test_a_batch_write_under_a_writer_id_is_refused(url):
 
 
 def test_two_batch_writes_in_one_streaming_batch_are_two(url):
-    """The ids of the query they run in are not taken for theirs."""
+    """The ids of the query in which they run are not taken for theirs."""
     sink = Sink(url)
     sink.query = "q"
     for _ in range(2):
@@ -356,7 +356,7 @@ def test_two_batch_writes_in_one_streaming_batch_are_two(url):
 
 
 def test_a_streaming_batch_that_runs_again_is_there_once(url, caplog):
-    """Spark repeats the batch, with fresh tasks and objects, when it does not know that it was
+    """Spark repeats the batch, with new tasks and objects, when it does not know that it was
     committed.
     """
     sink = Sink(url, query="q").begun()
@@ -368,8 +368,8 @@ def test_a_streaming_batch_that_runs_again_is_there_once(url, caplog):
 
 
 def test_a_batch_with_other_rows_than_the_log_has_of_it_fails(url):
-    """A checkpoint that was put back or copied runs another batch under this number: silence would
-    lose its rows.
+    """A checkpoint that was restored or copied runs another batch under this number: continuing
+    silently would lose its rows.
     """
     sink = Sink(url, query="q").begun()
     sink.write(rows_of(("a", "1")), batch=3)
@@ -381,7 +381,7 @@ def test_a_batch_with_other_rows_than_the_log_has_of_it_fails(url):
 
 
 def test_the_first_of_two_different_runs_of_a_batch_can_stay(url, caplog):
-    """A query that does not repeat itself is told of."""
+    """A query that does not repeat itself is reported."""
     sink = Sink(url, query="q", failOnChangedBatch="false").begun()
     sink.write(rows_of(("a", "1")), batch=3)
     sink.write(rows_of(("a", "2")), batch=3)
@@ -390,7 +390,7 @@ def test_the_first_of_two_different_runs_of_a_batch_can_stay(url, caplog):
 
 
 def test_rows_in_another_order_are_the_same_batch(url, caplog):
-    """A shuffle does not repeat their order, nor which task has them."""
+    """A shuffle repeats neither their order, nor which task has them."""
     sink = Sink(url, query="q").begun()
     sink.write(rows_of(("a", "1"), ("b", "1")), rows_of(("c", None)), batch=3)
     before = read(url)
@@ -418,7 +418,7 @@ def test_a_batch_is_compared_with_what_it_brought_not_with_what_is_left(url):
 
 
 def test_a_transaction_with_other_rows_fails_where_that_is_asked_for(url):
-    """As `upsert` does, whose batches come from a checkpoint; a later one tells, too."""
+    """As `upsert` does, whose batches come from a checkpoint; a later one reports it too."""
     options = {"txnAppId": "job", "failOnChangedBatch": "true"}
     Sink(url, txnVersion="5", **options).write(rows_of(("a", "1"), ("b", "1")))
     Sink(url, txnVersion="5", **options).write(rows_of(("b", "1")), rows_of(("a", "1")))
@@ -447,7 +447,7 @@ def test_two_drivers_on_one_checkpoint_write_a_batch_once(url):
 
 
 def test_two_queries_are_independent(url):
-    """Without a writerId each is its own writer."""
+    """Without a writerId each is a separate writer."""
     Sink(url, query="q1").write(rows_of(("a", "1")))
     Sink(url, query="q2").write(rows_of(("a", "2")))
     assert len(read(url)) == 2
@@ -465,7 +465,7 @@ def test_another_query_under_a_writer_id_is_refused(url, option):
 
 
 def test_an_older_batch_is_refused(url):
-    """A checkpoint that was put back: silence would lose its rows."""
+    """A checkpoint that was restored: continuing silently would lose its rows."""
     sink = Sink(url, query="q").begun()
     sink.write(rows_of(("a", "1")), batch=4)
     with pytest.raises(InvalidInputError, match=r"batch 4 .*batch 3 .*checkpoint was restored"):
@@ -473,8 +473,8 @@ def test_an_older_batch_is_refused(url):
 
 
 def test_aborting_deletes_nothing(url):
-    """Spark aborts also after a commit of which it heard nothing; it is given None for tasks that
-    failed.
+    """Spark also aborts after a commit whose result it did not get; it passes None for failed
+    tasks.
     """
     sink = Sink(url, query="q")
     messages = sink.run(rows_of(("a", "1")))
@@ -502,7 +502,7 @@ def test_an_unknown_outcome_is_told_and_settled_by_the_next_run(url, monkeypatch
 
 
 def test_a_retried_tasks_first_objects_are_not_committed(url):
-    """Only what is in the message of the attempt that succeeded."""
+    """Only what is in the message of the successful attempt."""
     sink = Sink(url, query="q")
     sink.run(rows_of(("a", "1")))
     sink.write(rows_of(("a", "1")))
@@ -510,7 +510,7 @@ def test_a_retried_tasks_first_objects_are_not_committed(url):
 
 
 def test_a_log_that_is_recreated_is_not_written_with_what_is_known_of_the_old(url):
-    """Versions would follow on versions that are gone."""
+    """Versions would follow versions that are gone."""
     sink = Sink(url, query="q")
     for batch in range(3):
         sink.write(rows_of(("a", "1")), batch=batch)
@@ -529,7 +529,7 @@ def test_a_log_that_is_recreated_is_not_written_with_what_is_known_of_the_old(ur
 
 def test_a_log_that_was_restored_is_opened_anew(url, tmp_path, monkeypatch, caplog):
     """A process that knows a version which the restored copy lacks fails no batch after the one
-    that noticed, if any: it opens the log that stands there (S47).
+    that noticed, if any: it opens the log that is there (S47).
     """
     monkeypatch.setattr(tip_tracker, "CONFIRM_MS", 0)
     sink = Sink(url)
@@ -542,7 +542,7 @@ def test_a_log_that_was_restored_is_opened_anew(url, tmp_path, monkeypatch, capl
         Sink(url).write(rows_of(("a", value)))
     assert [v for *_, v in read(url)] == ["1", "3", "4"]
     (warning,) = [r.getMessage() for r in caplog.records if "opening" in r.getMessage()]
-    assert "may not be in the log that stands there now: version 2 of" in warning
+    assert "may not be in the log that is there now: version 2 of" in warning
     assert "restored from a copy" in warning
 
 

@@ -38,7 +38,7 @@ class DiedError(BaseException):
 
 @pytest.fixture
 def clean_by(monkeypatch):
-    """A round whose jobs somebody else runs."""
+    """A round whose jobs are run elsewhere."""
 
     def clean(log, run=None, *, tasks=1, **given):
         def run_job(_spark, task, _tag):
@@ -78,8 +78,9 @@ def decided(log):
 
 
 class Watching(WrappingStore):
-    """Calls ``act`` before the nth data object is written by a task, and notes the bytes of those
-    that no commit has named yet."""
+    """Calls ``act`` before the nth data object is written by a task, and records the bytes of those
+    that no commit has named yet.
+    """
 
     def __init__(self, inner, nth=-1, act=lambda: None):
         super().__init__(inner)
@@ -104,7 +105,7 @@ class Watching(WrappingStore):
 
 
 def watched(task, **given):
-    """The same task, upon a store that is watched."""
+    """The same task, on a store that is watched."""
     store = Watching(task.root, **given)
     return replace(task, root=store), store
 
@@ -128,7 +129,7 @@ def test_groups_are_committed_as_they_are_written(url, clean_by):
 
 
 def test_a_task_gets_its_own_partition_alone(url, clean_by):
-    """What travels does not grow with the log: no manifest, no plan of another partition."""
+    """What is sent does not grow with the log: no manifest, no plan of another partition."""
     sizes = []
 
     def run(task):
@@ -161,8 +162,9 @@ def test_a_task_that_runs_again(url, clean_by, tmp_path):
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_a_task_that_runs_twice_at_once(url, clean_by, tmp_path, nth):
-    """J3: the slower one commits nothing over the faster one's work; it rests, looks again, and
-    finds it done. What it wrote in vain is an orphan."""
+    """J3: the slower one commits nothing over the faster one's work; it sleeps, looks again, and
+    finds it done. What it wrote in vain is an orphan.
+    """
     log = make(url)
     expected = twin(log, tmp_path)
     faster = []
@@ -183,7 +185,7 @@ def test_a_task_that_runs_twice_at_once(url, clean_by, tmp_path, nth):
 
 
 def test_the_slower_one_goes_on(url, clean_by, tmp_path):
-    """J3: where the other one has done a part only, and died, it does the rest."""
+    """J3: if the other one has done only a part, and died, it does the rest."""
     log = make(url)
     expected = twin(log, tmp_path)
 
@@ -207,7 +209,7 @@ def die():
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_a_task_that_dies(url, clean_by, tmp_path, nth):
-    """J2: its commits stand, the next attempt goes on from there; the rest are orphans."""
+    """J2: its commits stand, the next attempt continues from there; the rest are orphans."""
     log = make(url)
     expected = twin(log, tmp_path)
 
@@ -227,7 +229,8 @@ def test_a_task_that_dies(url, clean_by, tmp_path, nth):
 @pytest.mark.parametrize("lost", [(), (0,), (1, 2)])
 def test_a_large_partition(url, clean_by, tmp_path, lost):
     """J4: it is cleaned in stretches, and ended once; a stretch whose task dies and runs again, or
-    runs twice, changes nothing. Stretches are done in any order."""
+    runs twice, changes nothing. Stretches are done in any order.
+    """
     log = make(url, turns=16)
     expected = twin(log, tmp_path)
     jobs = []
@@ -276,8 +279,9 @@ def coalesce_all(url):
 
 
 def test_what_was_coalesced_meanwhile(url, clean_by):
-    """S28: a task goes on where the rows lie in other objects, with all groups of the pass and its
-    horizons."""
+    """S28: a task continues if the rows are in other objects, with all groups of the pass and its
+    horizons.
+    """
     log = Log.create(url, 1, {"segment.bytes": 60}, clock=ManualClock(NOW))
     for text in "ab", "ac", "bd", "fe", "f", "g":
         log.append([{"key": key, "value": "1"} for key in text])
@@ -298,7 +302,7 @@ def test_what_was_coalesced_meanwhile(url, clean_by):
 
 def test_a_store_that_fails_in_one_task(url, clean_by, monkeypatch):
     """J5: it says nothing about the partition, which is cleaned by the next round; the others'
-    passes are committed, the round comes to its end, and the error is the store's, not Spark's.
+    passes are committed, the round finishes, and the error is the store's, not Spark's.
     """
     log = make(url, partitions=2)
     ended, end = [], cleaning.LogRound.end
@@ -337,7 +341,7 @@ def test_a_log_that_was_replaced(url, clean_by):
 
 
 def test_each_task_compares_its_clock(url, clean_by, monkeypatch):
-    """S23: horizons count from a task's commit, so a machine whose clock is wrong sets none."""
+    """S23: horizons count from a task's commit, so a machine with a wrong clock sets none."""
     log = make(url)
     monkeypatch.setattr(sweep, "is_comparable", lambda clock: True)
     monkeypatch.setattr(sweep, "store_now_ms", lambda *_, **__: NOW + 3_600_000)
@@ -373,7 +377,7 @@ def test_what_is_refused(url, clean_by):
 
 
 def test_requests_of_a_task(url, clean_by):
-    """COMMIT.md §7: beside its pass a task opens the log, and looks for a newer version."""
+    """COMMIT.md §7: besides its pass a task opens the log, and looks for a newer version."""
     log = make(url)
     clean_by(log)
     log.append([{"key": "z", "value": "1"}])

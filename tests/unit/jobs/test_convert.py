@@ -1,4 +1,4 @@
-"""A log of bytes copied into a typed one: what becomes of each record, and that it does so once."""
+"""A log of bytes copied into a typed one: what happens to each record, and that it happens once."""
 
 import datetime as dt
 import json
@@ -27,18 +27,18 @@ GOOD = [
     {"key": "1", "value": None},
 ]
 BAD = {
-    "has a value that is no JSON: Expecting value at character 6": ("3", '{"n": '),
-    "has a value that is no UTF-8 at byte 2": ("3", b'{"\xff": 1}'),
+    "has a value that is not JSON: Expecting value at character 6": ("3", '{"n": '),
+    "has a value that is not UTF-8 at byte 2": ("3", b'{"\xff": 1}'),
     "has no value.n, which is NOT NULL": ("3", "{}"),
     "has a value.n of type str; the log's schema says int32": ("3", '{"n": "x"}'),
     "has a value.n that does not fit int32": ("3", '{"n": 5000000000}'),
     "has the field value.zz, which is not in the log's schema; there it has n, at (add it with"
     " evolve, or leave it out)": ("3", '{"n": 1, "zz": 1}'),
-    "has a value that is null inside of its encoding, which is no tombstone": ("3", "null"),
-    "has a value that is JSON that is nested too deep": ("3", "[" * 100_000),
+    "has a value that is an encoded null, which is not a tombstone": ("3", "null"),
+    "has a value that is JSON that is nested too deeply": ("3", "[" * 100_000),
     "has a key of type str; the log's schema says int64": ('"x"', '{"n": 1}'),
-    "has a key that is no JSON: Extra data at character 2": ("1 2", None),
-    "has a key that is missing, and the target is compacted": (None, '{"n": 1}'),
+    "has a key that is not JSON: Extra data at character 2": ("1 2", None),
+    "has no key, but the target is compacted": (None, '{"n": 1}'),
 }
 
 
@@ -70,8 +70,8 @@ def rows(log):
 
 
 def test_records_become_columns(source, target):
-    """With their headers, times and order; tombstones stay. Done again, nothing is new but what was
-    appended meanwhile.
+    """With their headers, times and order; tombstones stay. Run again, only what was appended
+    meanwhile is new.
     """
     source.append(GOOD, partition=0)
     done = convert(source, target)
@@ -93,7 +93,9 @@ def test_records_become_columns(source, target):
 
 
 def test_what_is_undecided_is_copied_once_it_is_decided(source, target):
-    """S51: the copy goes up to the first undecided record, and goes on from there when asked."""
+    """S51: the copy goes up to the first undecided record, and continues from there when it runs
+    again.
+    """
     row = {"key": "1", "value": '{"n": 1}'}
     source.append([row], partition=0)
     with source.transaction("other", visible=True) as t:
@@ -130,7 +132,7 @@ def test_what_does_not_fit_goes_to_the_dead_letters(source, target, letters, rea
 
 
 def test_many_that_do_not_fit_are_told_apart(source, target, letters):
-    """Each with its own reason, wherever it stands."""
+    """Each with its own reason, wherever it is."""
     records = [
         {"key": str(i), "value": json.dumps({"n": i if i % 3 else f"{i}"})} for i in range(1000)
     ]
@@ -142,12 +144,12 @@ def test_many_that_do_not_fit_are_told_apart(source, target, letters):
 
 
 def test_without_dead_letters_a_record_that_does_not_fit_is_an_error(source, target, monkeypatch):
-    """It is named; what came before its batch stays, and is not copied again (S62)."""
+    """It is named; what preceded its batch stays, and is not copied again (S62)."""
     monkeypatch.setattr(decoding, "BATCH_BYTES", 1)
     source.append(GOOD, partition=1)
     source.append([{"key": "9", "value": "secret"}], partition=1)
     for _ in range(2):
-        with pytest.raises(InvalidInputError, match=r"offset 3 of partition 1 .* is no JSON") as e:
+        with pytest.raises(InvalidInputError, match=r"offset 3 of partition 1 .* is not JSON") as e:
             convert(source, target)
         assert "secret" not in str(e.value)
         assert len(rows(target)) == 3
@@ -156,7 +158,7 @@ def test_without_dead_letters_a_record_that_does_not_fit_is_an_error(source, tar
 def test_logs_of_another_kind_are_refused(source, target, letters):
     compacted = Log.create("memory://convert/compacted")
     for given, message in (
-        ((target, target), "is typed already"),
+        ((target, target), "is already typed"),
         ((source, letters), "is a log of bytes"),
     ):
         with pytest.raises(InvalidInputError, match=message):
@@ -261,7 +263,7 @@ def test_avro_becomes_columns(source, letters):
     assert target.table().get("k0") == {**ORDER, "m": [("x", 1)]}
     reasons = [row["headers"][0]["value"].decode() for row in rows(letters)]
     assert all(
-        reason.startswith("has a value that is no Avro of this schema") for reason in reasons
+        reason.startswith("has a value that is not Avro of this schema") for reason in reasons
     )
     discard(target.handle.standing.root)
 
@@ -278,7 +280,7 @@ def test_avro_by_the_ids_of_a_registry(source, letters):
     assert (done.records, done.dead_letters) == (1, 3)
     reasons = [row["headers"][0]["value"].decode() for row in rows(letters)]
     assert reasons == [
-        "has a value that has the schema id 9, and no schema was given for it",
+        "has a value that has the schema id 9, for which no schema was given",
         "has a value that has no header with a schema id",
         "has a value that has no header with a schema id",
     ]
@@ -286,7 +288,7 @@ def test_avro_by_the_ids_of_a_registry(source, letters):
 
 
 def test_a_registrys_header_is_told_of_where_nobody_named_its_id(source, letters):
-    """And no JSON begins with it, so there it is left out."""
+    """And no JSON starts with it, so there it is left out."""
     target = Log.create("memory://convert/avro", 1, schema=OF_AVRO)
     source.append([{"key": "k", "value": b"\0\0\0\0\7" + avro(ORDER)}], partition=0)
     convert(source, target, values=avro_values(AVRO), dead_letters=letters)
@@ -304,12 +306,12 @@ def test_a_registrys_header_is_told_of_where_nobody_named_its_id(source, letters
         ('{"n":1,"n":2}', "has a field twice"),
         ('{"n":1,"zz":2}', "the field value.zz, which is not in the log's schema"),
         ('{"n":1,"at":"0001-01-01T00:00:00+05:00"}', "before the year 1"),
-        ("[" * 100_000, "nested too deep"),
-        ('{"n":1}{}', "is no JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"n":1}{}', "is not JSON"),
     ],
 )
 def test_nothing_of_a_document_is_dropped_unsaid(source, letters, value, reason):
-    """S62: neither a field that the schema has not, nor one of two of a name."""
+    """S62: neither a field that the schema lacks, nor one of two of the same name."""
     target = Log.create("memory://convert/avro", 1, schema=OF_AVRO)
     source.append([{"key": "k", "value": value}], partition=0)
     assert convert(source, target, dead_letters=letters).dead_letters == 1
@@ -334,7 +336,7 @@ def test_a_record_too_large_as_columns_is_a_dead_letter(source, letters):
 def test_what_is_no_schema_of_avro_is_refused():
     pytest.importorskip("fastavro")
     for given in ({}, {"schema": AVRO, "by_id": {}}):
-        with pytest.raises(InvalidInputError, match="give one schema"):
+        with pytest.raises(InvalidInputError, match="give one Avro schema"):
             avro_values(**given)
     with pytest.raises(InvalidInputError, match="not an Avro schema"):
         avro_values({"type": "record"})

@@ -1,4 +1,4 @@
-"""Stores of the test's log, closed at the end; what they do under which lock."""
+"""Stores of the test's log, closed at the end, and what they do under which lock."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ def open_store(store, clock, tmp_path):
 
 @pytest.fixture
 def noting():
-    """Makes of a call one that notes each time whether another thread could take a lock."""
+    """Wraps a call to note each time whether another thread could take a lock."""
 
     def is_free(lock):
         if is_mine := lock.acquire(blocking=False):
@@ -48,7 +48,7 @@ def noting():
 
 @pytest.fixture
 def no_room():
-    """Stands for what writes to a disk that is full."""
+    """A stand-in for whatever writes to a full disk."""
 
     def write(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,4 +1,4 @@
-"""Damage of the local file: whatever changes in it, what is read is right (decision 0004)."""
+"""Damage to the local file: whatever changes in it, what is read is right (decision 0004)."""
 
 import logging
 import random
@@ -50,7 +50,7 @@ def scan(table, prefix=None):
 
 
 def check(table, right):
-    """Asks in all ways, in an order that differs each time."""
+    """Looks up in all ways, in an order that differs each time."""
     absent = [b"", b"\xff", *(key + b"x" for key in sorted(right)[::40])]
 
     def get():
@@ -78,7 +78,7 @@ def check(table, right):
 
 @pytest.mark.parametrize("size", [1, 512], ids=["bytes", "sectors"])
 def test_damage_anywhere(table_of, store, clock, tmp_path, caplog, size):
-    """A byte that changed, or a sector: of rows, keys, what leads to them, and the position."""
+    """A changed byte or sector of rows, keys, the index or the position."""
     _, table, right = table_of
     table.close()
     good = database(tmp_path / "cache").read_bytes()
@@ -100,7 +100,7 @@ def test_damage_anywhere(table_of, store, clock, tmp_path, caplog, size):
 
 
 def test_each_digit_of_the_position(table_of, store, clock, tmp_path, caplog):
-    """An offset that was another would skip records, a log start hide rows; all is told."""
+    """A wrong offset would skip records, a wrong log start would hide rows; all are detected."""
     log, table, right = table_of
     table.close()
     path = database(tmp_path / "cache")
@@ -122,7 +122,7 @@ def test_each_digit_of_the_position(table_of, store, clock, tmp_path, caplog):
 
 
 def test_damage_of_a_row_is_told(table_of, store, clock, tmp_path, caplog):
-    """What happened, and never what is in it (S54)."""
+    """It says what happened, and never quotes the contents (S54)."""
     _, table, right = table_of
     table.close()
     path = database(tmp_path / "cache")
@@ -131,12 +131,12 @@ def test_damage_of_a_row_is_told(table_of, store, clock, tmp_path, caplog):
     with caplog.at_level(logging.WARNING), StateTable(store, path.parent, clock=clock) as again:
         assert again.get(key) == right[key]
     told = f"rebuilding the state table of {store.url} in {path.parent}: its file is damaged: "
-    assert f"{told}the xxh3_64 of a row is not the one written with it" in caplog.text
+    assert f"{told}the xxh3_64 of a row does not match the stored one" in caplog.text
     assert key.decode() not in caplog.text
 
 
 def overwrite(path, row):
-    """Damages a file that somebody has open."""
+    """Damages a file that another process has open."""
     at = path.read_bytes().rindex(row)  # Levels that became one are there, too.
     with path.open("r+b") as file:
         file.seek(at)
@@ -144,7 +144,7 @@ def overwrite(path, row):
 
 
 def test_what_another_process_built_is_damaged_too(table_of, store, clock, tmp_path):
-    """The table goes on with it, and builds that anew as well."""
+    """The table continues with the other file, and rebuilds that one as well."""
     _, table, right = table_of
     key = sorted(right)[50]
     with StateTable(store, tmp_path / "cache", clock=clock) as other:
@@ -156,7 +156,7 @@ def test_what_another_process_built_is_damaged_too(table_of, store, clock, tmp_p
 
 
 def test_a_disk_that_damages_each_file(table_of, tmp_path, monkeypatch):
-    """It is told as what it is, not as an error of ours."""
+    """It is reported as damage, not as an internal error."""
     _, table, right = table_of
     key = sorted(right)[50]
     build = tables.build
@@ -174,7 +174,7 @@ def test_a_disk_that_damages_each_file(table_of, tmp_path, monkeypatch):
 
 
 def test_threads_that_meet_the_same_damage(table_of, tmp_path, monkeypatch, caplog):
-    """The file is built anew once, whoever saw it."""
+    """The file is rebuilt once, whoever noticed the damage."""
     _, table, right = table_of
     key = sorted(right)[50]
     met = Barrier(4)

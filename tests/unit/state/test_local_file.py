@@ -1,4 +1,4 @@
-"""The local file by itself (decision 0069): against a dict, whatever its parts are cut into."""
+"""The local file by itself (decision 0069), compared with a dict, however its parts are divided."""
 
 import json
 import os
@@ -74,8 +74,8 @@ def check(file, right, starts):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.usefixtures("small")
 def test_it_is_a_dict(tmp_path, seed):
-    """Rows that come, change, go, fall below a log start, and are in two partitions; one level or
-    several, entered or built anew.
+    """Rows that appear, change, disappear, fall below a log start, and are in two partitions; one
+    level or several, entered or rebuilt.
     """
     rng = random.Random(seed)
     random.seed(seed)
@@ -118,7 +118,7 @@ def test_it_is_a_dict(tmp_path, seed):
 
 @pytest.mark.usefixtures("small")
 def test_keys_and_values_of_a_mebibyte(tmp_path):
-    """Beside short ones; rows longer than what a scan reads at once, and than a piece."""
+    """Long rows beside short ones; rows longer than what a scan reads at once, and than a piece."""
     rows = [(bytes([i]) * (1 << 20 if i % 2 else 3), 0, i, i, bytes(1 << 20)) for i in range(5)]
     file = build(tmp_path / "0.state", rows)
     assert [row[0] for row in file.rows(file.shown())] == [row[0] for row in rows]
@@ -131,7 +131,7 @@ def test_keys_and_values_of_a_mebibyte(tmp_path):
 
 @pytest.mark.usefixtures("small")
 def test_a_scan_holds_one_long_row_at_a_time(tmp_path):
-    """Each of many runs has one that comes next: of those the keys are held, and no values."""
+    """Each of many runs has a next row: only the keys of those are held, not the values."""
     value = bytes(50_000)
     file = build(
         tmp_path / "0.state", [(b"%02d" % (i * 7 % 60), 0, i, i, value) for i in range(60)]
@@ -148,7 +148,7 @@ def test_a_scan_holds_one_long_row_at_a_time(tmp_path):
 
 @pytest.fixture
 def levels(tmp_path):
-    """A file with a base and two levels behind it, and what is in it."""
+    """A file with a base and two levels after it, and its contents."""
     rows = [(b"%05d" % i, i % 2, i, i, b"old-%d" % i * 9) for i in range(300)]
     file = build(tmp_path / "0.state", rows, step=200)
     changed = [(b"%05d" % i, i % 2, 1_000 + i, 1, b"new-%d" % i * 9) for i in range(0, 300, 5)]
@@ -161,7 +161,7 @@ def levels(tmp_path):
 
 
 def test_each_changed_byte_is_told_or_of_no_matter(levels):
-    """Whichever byte of the file differs, what is read is right, or not read at all."""
+    """Whichever byte of the file differs, what is read is right, or is not read at all."""
     _, path, right = levels
     good = path.read_bytes()
     rng = random.Random(1)
@@ -189,8 +189,8 @@ def test_each_changed_byte_is_told_or_of_no_matter(levels):
 
 
 def test_a_key_that_leads_a_scan_astray_is_told(tmp_path):
-    """Where a scan begins is found by keys that nobody has compared with their checksums yet: rows
-    between a wrong place and the right one are never left out.
+    """The start of a scan is found by keys that have not been compared with their checksums yet:
+    rows between a wrong place and the right one are never left out.
     """
     file = build(tmp_path / "0.state", [(b"%03d" % i, 0, i, i, b"-" * 9) for i in range(250)])
     right, good = list(file.rows(file.shown(), b"150", b"160")), file._path.read_bytes()
@@ -207,7 +207,9 @@ def test_a_key_that_leads_a_scan_astray_is_told(tmp_path):
 @pytest.mark.parametrize("place", [0, 3, 100, 249])
 @pytest.mark.usefixtures("small")
 def test_a_row_in_the_place_of_another_is_told(tmp_path, place):
-    """As where a disk writes a sector elsewhere: its checksum is right, and a key is missing."""
+    """As when a disk writes a sector to the wrong place: its checksum is right, but a key is
+    missing.
+    """
     rows = [(b"%03d" % i, 0, i, i, b"-" * 20) for i in range(250)]
     path = tmp_path / "0.state"
     file = build(path, rows, step=250)
@@ -243,7 +245,7 @@ def test_a_hash_across_two_entries_is_none(tmp_path, is_there):
 
 
 def test_each_end_that_is_gone_is_told(levels):
-    """A file that was cut, also while it is open: no process dies of it."""
+    """A truncated file, also one truncated while it is open: no process crashes."""
     file, path, _ = levels
     size = path.stat().st_size
     for end in sorted({*range(size - 200, size, 7), *range(0, size, 997)}, reverse=True):
@@ -255,8 +257,8 @@ def test_each_end_that_is_gone_is_told(levels):
 
 
 def test_every_kill_in_the_middle_of_a_write(levels, tmp_path, monkeypatch):
-    """L1 to L5: after each write, and after each byte of the header's: before or after, and the
-    next one goes on from there.
+    """L1 to L5: after each write, and after each byte of the header, the file is as before or as
+    after, and the next process continues from there.
     """
     file, path, right = levels
     before, copies, write = path.read_bytes(), [path.read_bytes()], os.pwrite
@@ -301,7 +303,7 @@ def test_every_kill_in_the_middle_of_a_write(levels, tmp_path, monkeypatch):
 
 
 def test_who_has_it_open_is_told_of_another(levels):
-    """And of what is entered, without being asked to look."""
+    """And those of what is entered, without a separate check."""
     file, path, _ = levels
     other = LocalFile(path)
     scan = other.rows(other.shown())
@@ -311,12 +313,12 @@ def test_who_has_it_open_is_told_of_another(levels):
     assert {row[0]: row[3] for row in scan}[b"00001"] == b"old-1" * 9
     local_file.leave(path)
     for ask in (lambda: other.rows_of(b"00001"), lambda: file.rows_of(b"00001")):
-        with pytest.raises(DamagedCacheError, match="another one was built in its place"):
+        with pytest.raises(DamagedCacheError, match="it was replaced by a new one"):
             ask()
 
 
 def test_it_stays_small(tmp_path, monkeypatch):
-    """What counts no more is a bounded part of the file, and levels are few."""
+    """Dead data is a bounded part of the file, and there are few levels."""
     monkeypatch.setattr(local_file, "SMALL_BYTES", 20_000)
     rows = [(b"%05d" % i, 0, i, i, b"x" * 50) for i in range(1_000)]
     path = tmp_path / "0.state"
@@ -338,7 +340,9 @@ def test_it_stays_small(tmp_path, monkeypatch):
 
 
 def test_long_rows_become_one_level_a_piece_at_a_time(tmp_path, monkeypatch):
-    """Of which a run has fewer than rows have a known place: never the whole state in memory."""
+    """A run has fewer of those than there are rows with a known place: the whole state is never in
+    memory.
+    """
     monkeypatch.setattr(local_file, "PIECE_BYTES", 20_000)
     rows = [(b"%03d" % (7 * i % 200), 0, i, i, bytes([i]) * 1_000) for i in range(200)]
     file = build(tmp_path / "0.state", rows)
@@ -352,7 +356,7 @@ def test_long_rows_become_one_level_a_piece_at_a_time(tmp_path, monkeypatch):
 
 
 def test_small_batches_are_measured_once(monkeypatch):
-    """A log of many small commits is not measured anew with each of them."""
+    """A log of many small commits is not measured again with each of them."""
     measured = []
 
     class Rows:
@@ -400,7 +404,7 @@ DIRECTORIES = {
 
 
 def rewrite(path, change, directory=None):
-    """Makes another footer count, as a program would that knows the format and its checksums."""
+    """Makes another footer valid, as a program could that knows the format and its checksums."""
     with path.open("r+b", buffering=0) as file:
         number, (at, size, _) = local_file._slot_of(os.pread(file.fileno(), 128, 0))
         footer = json.loads(os.pread(file.fileno(), size, at))
@@ -420,7 +424,7 @@ def rewrite(path, change, directory=None):
     ids=[*ODD, *(f"a directory {name}" for name in DIRECTORIES)],
 )
 def test_a_file_of_a_stranger_is_built_anew(tmp_path, change, directory):
-    """With checksums that are right: of a later release, or of somebody who means harm."""
+    """With correct checksums: written by a later release, or by an attacker."""
     log = Log.create(str(tmp_path / "log"), 1)
     log.append([{"key": b"a", "value": b"1"}])
     StateTable(log.url, tmp_path / "cache").close()
@@ -433,7 +437,7 @@ def test_a_file_of_a_stranger_is_built_anew(tmp_path, change, directory):
 
 @pytest.mark.parametrize("ask", [lambda t: {b"a": t.get(b"a")}, lambda t: dict(t.scan())])
 def test_a_row_of_a_partition_that_the_log_lacks(tmp_path, ask):
-    """With checksums that are right, too, it is damage, and the file is built anew."""
+    """This is damage too, even with correct checksums, and the file is rebuilt."""
     log = Log.create(str(tmp_path / "log"), 1)
     log.append([{"key": b"a", "value": b"1"}])
     StateTable(log.url, tmp_path / "cache").close()
@@ -454,11 +458,11 @@ def test_a_row_of_a_partition_that_the_log_lacks(tmp_path, ask):
 
 
 def test_a_scan_that_begins_after_close_is_told(tmp_path):
-    """In a user's words, not as a descriptor that is bad."""
+    """In the user's terms, not as a bad descriptor."""
     log = Log.create(str(tmp_path / "log"), 1)
     log.append([{"key": b"a", "value": b"1"}])
     table = StateTable(log.url, tmp_path / "cache")
     rows = table.scan()
     table.close()
-    with pytest.raises(InvalidInputError, match="was closed; open it anew"):
+    with pytest.raises(InvalidInputError, match="was closed; open it again"):
         next(rows)

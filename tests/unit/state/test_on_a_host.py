@@ -1,4 +1,4 @@
-"""What others on the host do to the local file of a table or a store while it is open."""
+"""What other processes on the host do to the local file of a table or a store while it is open."""
 
 import fcntl
 import os
@@ -20,7 +20,7 @@ ANOTHER = "import sys; from clog.storage import StateTable; StateTable(*sys.argv
 
 @pytest.fixture
 def on_disk(tmp_path):
-    """A log that other processes reach, and the folder of their state."""
+    """A log that other processes can open, and the folder of their state."""
     return Log.create(str(tmp_path / "log"), partitions=2), tmp_path / "cache"
 
 
@@ -29,7 +29,7 @@ def put(log, **values):
 
 
 def test_another_process_closes_the_file(on_disk):
-    """The others go on with it."""
+    """The other processes continue with it."""
     log, folder = on_disk
     put(log, a="1", b="1")
     with StateTable(log.url, folder) as table:
@@ -52,14 +52,14 @@ def rename_folder(folder):
 
 
 def build_another(folder):
-    """As another process that finds nothing there; its file has the same number."""
+    """As another process that finds nothing there does; its file has the same number."""
     shutil.rmtree(folder)
     log = Log.open(str(folder.parent / "log"))
     StateTable(log.url, folder).close()
 
 
 def put_older_back(folder):
-    """As a backup that is restored."""
+    """As when a backup is restored."""
     shutil.rmtree(folder)
     shutil.copytree(folder.with_name("copy"), folder)
 
@@ -69,8 +69,8 @@ GOES = [delete_file, shutil.rmtree, rename_folder, build_another, put_older_back
 
 @pytest.mark.parametrize("go", GOES)
 def test_a_file_that_goes_under_a_store(on_disk, go):
-    """What is committed is in the file that stands there, whatever waited for the one that went;
-    nobody writes a file without a name.
+    """What is committed is in the file that is there now, whatever waited for the removed one;
+    nobody writes to a file without a name.
     """
     log, folder = on_disk
     StateTable(log.url, folder).close()
@@ -94,7 +94,7 @@ def test_a_file_that_goes_under_a_store(on_disk, go):
 
 @pytest.mark.parametrize("go", GOES)
 def test_a_file_that_goes_under_a_table(on_disk, go):
-    """The next refresh or scan notices it, also where the log has nothing new."""
+    """The next refresh or scan notices it, even if the log has nothing new."""
     log, folder = on_disk
     StateTable(log.url, folder).close()
     shutil.copytree(folder, folder.with_name("copy"))
@@ -113,7 +113,7 @@ def test_a_file_that_goes_under_a_table(on_disk, go):
 
 
 def test_a_file_that_goes_while_it_is_written(on_disk, monkeypatch):
-    """It is told before anything is entered into another's file."""
+    """It is reported before anything is entered into another table's file."""
     log, folder = on_disk
     put(log, a="1")
     with StateTable(log.url, folder) as table:
@@ -132,7 +132,7 @@ def test_a_file_that_goes_while_it_is_written(on_disk, monkeypatch):
 
 
 def test_a_lock_that_was_deleted_is_no_lock(on_disk):
-    """Whoever waited for it takes the one that others find."""
+    """Whoever waited for it uses the file that others find."""
     _, folder = on_disk
     folder.mkdir()
     opened = []
@@ -154,7 +154,7 @@ def test_a_lock_that_was_deleted_is_no_lock(on_disk):
 
 
 def test_a_child_forked_in_the_midst_of_a_refresh_locks_nobody_out(on_disk, monkeypatch):
-    """It has no thread that would unlock the folder, however long it lives."""
+    """However long it lives, it has no thread that would unlock the folder."""
     log, folder = on_disk
     put(log, a="1")
     footer, begun, ended = local_file._append_footer, os.pipe(), os.pipe()
@@ -190,7 +190,9 @@ def test_a_child_forked_in_the_midst_of_a_refresh_locks_nobody_out(on_disk, monk
 
 
 def test_what_a_killed_process_was_building_goes(on_disk):
-    """As soon as another one opens the state, or follows the log: it may be as large as that."""
+    """As soon as another process opens the state or follows the log: the old file may be just as
+    large.
+    """
     log, folder = on_disk
     put(log, a="1")
     with StateTable(log.url, folder) as table:
@@ -208,7 +210,7 @@ def test_no_room_where_a_file_is_synced(on_disk, monkeypatch, no_room):
     put(log, a="1")
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", no_room)
-        with pytest.raises(StateFileError, match="make room there"):
+        with pytest.raises(StateFileError, match="free space there"):
             StateTable(log.url, folder)
     assert {path.suffix for path in folder.iterdir()} == {".lock"}
     with StateTable(log.url, folder) as table:
@@ -217,16 +219,16 @@ def test_no_room_where_a_file_is_synced(on_disk, monkeypatch, no_room):
 
 @pytest.mark.parametrize("wrong", ["a file", "below a file", "no folder"])
 def test_a_folder_that_cannot_be(on_disk, wrong):
-    """It is told in a user's words."""
+    """It is reported in the user's terms."""
     log, folder = on_disk
     folder.write_text("")
     folder = {"a file": folder, "below a file": folder / "x", "no folder": "/proc/nowhere"}[wrong]
-    with pytest.raises(StateFileError, match="see to it that this process may write there"):
+    with pytest.raises(StateFileError, match="make sure that this process may write there"):
         StateTable(log.url, folder)
 
 
 def test_a_file_that_goes_while_it_is_built(on_disk, monkeypatch):
-    """What another process builds in its place does not become this one's."""
+    """What another process builds in its place does not become part of this one's file."""
     log, folder = on_disk
     put(log, a="1")
     footer = local_file._append_footer
@@ -240,7 +242,7 @@ def test_a_file_that_goes_while_it_is_built(on_disk, monkeypatch):
 
     monkeypatch.setattr(local_file, "_append_footer", deleted)
     name = xxhash.xxh3_64_hexdigest(log.url.encode())
-    with pytest.raises(StateFileError, match=r"deleted while it was built.*nobody else deletes"):
+    with pytest.raises(StateFileError, match=r"deleted while it was being.*nothing else deletes"):
         StateTable(log.url, folder)
     assert list(folder.glob("*.state")) == []
     with StateTable(log.url, folder) as table:

@@ -59,7 +59,7 @@ def rows(log):
 
 
 def test_state_positions_and_outputs_are_one_commit(make_log, open_store, words, output):
-    """S50, S54: all or nothing, in one transaction; an output alone is one, too."""
+    """S50, S54: all or nothing, in one transaction; an output alone is a transaction too."""
     log = make_log(partitions=2)
     s = open_store()
     s.put("n", "1")
@@ -76,7 +76,7 @@ def test_state_positions_and_outputs_are_one_commit(make_log, open_store, words,
 
 
 def test_outputs_are_entered_without_reading_back(make_log, open_store, words, output, monkeypatch):
-    """V6: the home's records are decided by the commit that has them."""
+    """V6: records for the home log are decided by the commit that contains them."""
     make_log(partitions=2)
     s = open_store()
     taken = []
@@ -93,7 +93,7 @@ def test_outputs_are_entered_without_reading_back(make_log, open_store, words, o
 
 
 def test_an_output_that_is_refused_commits_nothing(make_log, open_store, words, output):
-    """S50: neither state nor positions; all can be committed again."""
+    """S50: neither state nor positions change; everything can be committed again."""
     make_log()
     s = open_store()
     s.put("n", "1")
@@ -108,7 +108,9 @@ def test_an_output_that_is_refused_commits_nothing(make_log, open_store, words, 
 
 @pytest.mark.parametrize("kind", [FaultKind.FAIL_BEFORE, FaultKind.FAIL_AFTER])
 def test_an_output_that_cannot_be_reached(make_log, open_store, output_store, output, clock, kind):
-    """S50: once or not at all, whichever request to it is lost: tried again until it is there."""
+    """S50: once or not at all, whichever of its requests is lost: it is retried until it
+    is there.
+    """
     log = make_log()
     s = open_store()
     for nth in range(12):
@@ -130,8 +132,8 @@ def test_an_output_that_cannot_be_reached(make_log, open_store, output_store, ou
 
 @pytest.mark.parametrize("nth", range(4))
 def test_a_fenced_store_with_outputs(make_log, open_store, output, store, clock, tmp_path, nth):
-    """S48, S50: it finds out with its next commit, whatever its successor has done; nothing of it
-    is in any log.
+    """S48, S50: it finds out with its next commit, whatever its successor has done; nothing of that
+    commit is in any log.
     """
     make_log()
     s = open_store()
@@ -154,8 +156,8 @@ def test_a_fenced_store_with_outputs(make_log, open_store, output, store, clock,
 
 
 def test_a_takeover_amid_a_commit(make_log, open_store, output_store, store, clock, tmp_path):
-    """S48, S54: a host that is replaced in whichever moment has committed, or is told that it is
-    fenced, and nothing else: a supervisor acts upon that error.
+    """S48, S54: a host that is replaced at any moment has committed, or gets the error that it is
+    fenced, and nothing else: a supervisor acts on that error.
     """
     make_log()
     Log.create(output_store, 1, clock=clock, ids=SeededIds(22))
@@ -185,7 +187,7 @@ def test_a_takeover_amid_a_commit(make_log, open_store, output_store, store, clo
 
 
 def test_a_disk_that_goes_under_a_store(make_log, open_store, output, tmp_path):
-    """What is committed is shown all the same: the file is built anew."""
+    """What is committed is shown all the same: the file is rebuilt."""
     make_log()
     s = open_store()
     s.put("a", "1")
@@ -199,9 +201,7 @@ def test_a_disk_that_goes_under_a_store(make_log, open_store, output, tmp_path):
 
 
 def test_a_store_is_a_named_reader_of_its_input(make_log, open_store, words, clock, caplog):
-    """S64: the log that is read says how far behind the store is; what cannot be told fails
-    nothing.
-    """
+    """S64: the input log shows how far behind the store is; failing to report it fails nothing."""
     make_log()
     s = open_store(reader="app", reader_hold_ms=1000)
     assert words.readers() == []

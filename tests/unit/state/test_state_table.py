@@ -1,6 +1,9 @@
-"""State tables: the latest values of a log in a local file that follows it and survives."""
+"""State tables: the latest values of a log in a local file that follows it and survives
+restarts.
+"""
 
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -49,7 +52,7 @@ def put(log, **values):
 
 
 def clean_all(log, clock, passes=3):
-    """Until tombstones are gone."""
+    """Waits until tombstones are gone."""
     for _ in range(passes):
         log.roll()
         Cleaner(log).run_once(force=True)
@@ -81,7 +84,7 @@ def test_get_and_scan(make_log, open_table):
 
 
 def test_prefixes_of_the_last_byte(make_log, open_table):
-    """A prefix of 0xff has no key after it; keys of it are found all the same."""
+    """A prefix of 0xff has no key after it; its keys are found all the same."""
     log = make_log()
     log.append([{"key": key, "value": "1"} for key in (b"a\xff", b"a\xff\x00", b"b", b"\xff\xff")])
     table = open_table()
@@ -90,7 +93,9 @@ def test_prefixes_of_the_last_byte(make_log, open_table):
 
 
 def test_a_key_that_is_no_text(make_log, open_table):
-    """Half of a surrogate pair is our error, in look-ups of one and of many, and as a prefix."""
+    """Half of a surrogate pair is a clog error, in look-ups of one key and of many, and as a
+    prefix.
+    """
     make_log()
     table = open_table()
     asks = (table.get, lambda key: table.get_many([key]), lambda key: list(table.scan(key)))
@@ -100,7 +105,7 @@ def test_a_key_that_is_no_text(make_log, open_table):
 
 
 def test_many_keys_at_once(make_log, open_table):
-    """All of one state."""
+    """All rows are of the same version."""
     log = make_log()
     keys = [f"{i:05}" for i in range(1501)]
     log.append([{"key": key, "value": key} for key in keys])
@@ -109,7 +114,7 @@ def test_many_keys_at_once(make_log, open_table):
 
 
 def test_refresh_takes_in_what_is_new(make_log, open_table):
-    """And names the keys that changed."""
+    """And returns the changed keys."""
     log = make_log(partitions=2)
     put(log, a="1", b="1")
     table = open_table()
@@ -125,12 +130,28 @@ def test_refresh_takes_in_what_is_new(make_log, open_table):
     assert (table.refresh().changed, table.version) == ((), 4)
 
 
+def test_a_system_without_fdatasync(make_log, open_table, monkeypatch):
+    """L4: macOS has none; what comes before the header is synced all the same."""
+    synced, fsync = [], os.fsync
+    monkeypatch.delattr(os, "fdatasync", raising=False)
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(number) or fsync(number))
+    log = make_log()
+    put(log, a="1")
+    table = open_table()
+    put(log, a="2")
+    synced.clear()
+    table.refresh()
+    assert len(synced) == 1
+    assert table.get("a") == b"2"
+
+
 @pytest.mark.parametrize("slept", [lambda log: put(log, gone="1"), lambda log: log.roll()])
 def test_what_was_never_committed_is_not_shown(
     make_log, open_table, store, tmp_path, monkeypatch, slept
 ):
-    """COMMIT.md §4: an old hint leads to what a committer that slept left in a block that was
-    closed since, records or none. A file that is new, or was away, shows the log all the same.
+    """COMMIT.md §4: an old hint leads to what a delayed committer left in a block that was closed
+    since, with records or without. A file that is new, or was not updated for long, shows the log
+    all the same.
     """
     monkeypatch.setattr(documents, "BLOCK_VERSIONS", 8)
     log = make_log()
@@ -170,7 +191,7 @@ def test_many_changed_keys_are_not_named(make_log, open_table, monkeypatch):
 
 
 def test_a_restart_reads_only_the_tail(make_log, open_table, store):
-    """The file is taken up where it was left, whatever the size of the log before it."""
+    """The file is continued where it was left, whatever the size of the log before that."""
     log = make_log()
     for i in range(20):
         put(log, **{f"k{i}": "x" * 1000})
@@ -210,8 +231,8 @@ def test_a_refresh_is_all_or_nothing(make_log, open_table, monkeypatch):
 
 
 def test_a_build_that_crashed_is_not_looked_at(make_log, open_table, tmp_path, monkeypatch):
-    """What a killed process left is overwritten by the next one; who fails leaves nothing: a full
-    disk would stay full.
+    """What a killed process left is overwritten by the next one; a process that fails leaves
+    nothing: otherwise a full disk would stay full.
     """
     log = make_log()
     put(log, a="1")
@@ -232,7 +253,9 @@ def test_a_build_that_crashed_is_not_looked_at(make_log, open_table, tmp_path, m
 
 
 def test_a_missed_tombstone_resyncs(make_log, open_table, clock, caplog):
-    """S41: a table that slept while a tombstone came and went does not keep the key."""
+    """S41: a table that was not refreshed while a tombstone was written and removed does not keep
+    the key.
+    """
     log = make_log(config=SOON_GONE)
     put(log, a="1", b="1")
     table = open_table()
@@ -247,7 +270,7 @@ def test_a_missed_tombstone_resyncs(make_log, open_table, clock, caplog):
 
 
 def test_a_missed_tombstone_fails_when_asked(make_log, open_table, clock):
-    """S41: the table stays as it was, and says so each time, also when it is opened again."""
+    """S41: the table stays as it was, and reports it each time, also when it is opened again."""
     log = make_log(config=SOON_GONE)
     put(log, a="1", b="1")
     table = open_table(on_loss="fail")
@@ -263,7 +286,7 @@ def test_a_missed_tombstone_fails_when_asked(make_log, open_table, clock):
 
 
 def test_a_tombstone_that_was_read_is_not_missed(make_log, open_table, clock):
-    """S41: removed afterwards, it is no loss."""
+    """S41: if it is removed afterwards, nothing is lost."""
     log = make_log(config=SOON_GONE)
     put(log, a="1", b="1")
     put(log, a=None)
@@ -275,7 +298,7 @@ def test_a_tombstone_that_was_read_is_not_missed(make_log, open_table, clock):
 
 
 def test_a_rising_log_start(make_log, open_table):
-    """S36: what lies below it is gone from the table, even where the table was behind it."""
+    """S36: what is below it is gone from the table, even where the table was behind it."""
     log = make_log()
     put(log, a="1", b="1")
     table = open_table()
@@ -291,7 +314,7 @@ def test_a_rising_log_start(make_log, open_table):
 
 
 def test_another_log_at_the_url(make_log, open_table, store, clock, caplog, tmp_path):
-    """The rows of the log that was there before are not shown, and it is said why."""
+    """The rows of the earlier log are not shown, and the error says why."""
     log = make_log()
     put(log, old="1")
     open_table().close()
@@ -305,14 +328,14 @@ def test_another_log_at_the_url(make_log, open_table, store, clock, caplog, tmp_
         with caplog.at_level(logging.WARNING):
             table = open_table(other, folder=tmp_path / "copy")
         assert dict(table.scan()) == {b"new": b"1"}
-        assert "another log is there now" in caplog.text
+        assert "another log is at its URL now" in caplog.text
     finally:
         discard(other)
 
 
 @pytest.mark.parametrize("value_bytes", [100, 1024, 3000, 6000, 11_000, 20_000])
 def test_a_file_is_little_larger_than_its_rows(make_log, open_table, tmp_path, value_bytes):
-    """Whatever the length of values."""
+    """Whatever the length of the values."""
     rows = min(4000, (4 << 20) // value_bytes)
     log = make_log()
     log.append([{"key": f"{i:016}", "value": bytes(value_bytes)} for i in range(rows)])
@@ -323,7 +346,7 @@ def test_a_file_is_little_larger_than_its_rows(make_log, open_table, tmp_path, v
 
 @pytest.mark.parametrize("damage", ["truncated", "overwritten", "empty", "older schema"])
 def test_a_damaged_file_is_built_anew(make_log, open_table, tmp_path, caplog, damage, monkeypatch):
-    """When it is opened; with a message."""
+    """When it is opened, and with a message."""
     log = make_log()
     log.append([{"key": f"{i:04}", "value": "x" * 100} for i in range(500)])
     open_table().close()
@@ -343,7 +366,7 @@ def test_a_damaged_file_is_built_anew(make_log, open_table, tmp_path, caplog, da
 
 @pytest.mark.parametrize("rows", [40, 300])
 def test_a_file_that_was_cut(make_log, open_table, tmp_path, rows):
-    """Whatever its end was."""
+    """However it ended."""
     log = make_log()
     log.append([{"key": f"{i:04}", "value": "x" * 100} for i in range(rows)])
     for cut in (1, 100, 3000, 9000):
@@ -356,7 +379,7 @@ def test_a_file_that_was_cut(make_log, open_table, tmp_path, rows):
 
 
 def test_zeros_in_a_file(make_log, open_table, tmp_path):
-    """A sector that reads as zeros tells itself to a scan."""
+    """A sector of zeros is detected by a scan."""
     log = make_log()
     log.append([{"key": f"{i:04}", "value": "x" * 100} for i in range(1000)])
     right = [(f"{i:04}".encode(), b"x" * 100) for i in range(1000)]
@@ -376,7 +399,7 @@ def test_zeros_in_a_file(make_log, open_table, tmp_path):
 
 
 def test_damage_that_a_get_meets(make_log, open_table, tmp_path, caplog):
-    """The answer is right all the same; a scan says what to do, and that helps."""
+    """The answer is right all the same; a scan says what to do, and doing it helps."""
     log = make_log()
     log.append([{"key": f"{i:06}", "value": "x" * 100} for i in range(20_000)])
     open_table().close()
@@ -393,7 +416,7 @@ def test_damage_that_a_get_meets(make_log, open_table, tmp_path, caplog):
     rows = table.scan()  # Which meets it before it has shown anything.
     next(rows)
     spoil()
-    with pytest.raises(CorruptionError, match="was built anew: scan again"):
+    with pytest.raises(CorruptionError, match="was rebuilt: scan again"):
         list(rows)
     assert len(list(table.scan())) == 20_000
     table.close()
@@ -412,7 +435,7 @@ def test_damage_that_a_get_meets(make_log, open_table, tmp_path, caplog):
 
 
 def test_a_scan_shows_the_table_as_it_was_asked_for(make_log, open_table):
-    """Not as it is when the first row of it is asked for."""
+    """Not the state at the time when its first row is requested."""
     log = make_log()
     put(log, a="1", b="1")
     table = open_table()
@@ -424,7 +447,7 @@ def test_a_scan_shows_the_table_as_it_was_asked_for(make_log, open_table):
 
 
 def test_a_table_that_is_closed(make_log, open_table):
-    """Each call is refused in a user's words; a scan that was begun goes on."""
+    """Each call is refused in the user's terms; a scan that has started continues."""
     log = make_log()
     put(log, a="1", b="1")
     table = open_table()
@@ -437,14 +460,14 @@ def test_a_table_that_is_closed(make_log, open_table):
         *(lambda: len(table), lambda: next(table.follow()), lambda: table.version),
         lambda: table.offsets,
     ):
-        with pytest.raises(InvalidInputError, match=r"was closed; open it anew"):
+        with pytest.raises(InvalidInputError, match=r"was closed; open it again"):
             use()
     assert table.url in repr(table)
     assert list(rows) == [(b"b", b"1")]
 
 
 def test_two_tables_on_one_folder(make_log, open_table):
-    """One refreshes, the other one sees it and says what it did not see before."""
+    """One refreshes; the other sees it and returns the changes that it has not returned yet."""
     log = make_log()
     put(log, a="1")
     first, second = open_table(), open_table()
@@ -461,7 +484,9 @@ def test_two_tables_on_one_folder(make_log, open_table):
 
 
 def test_a_file_that_another_one_built(make_log, open_table, tmp_path, clock):
-    """Whoever has the older one open is told by it, and goes over to it; older ones are deleted."""
+    """A process that has the older one open notices, and switches to the new one; older ones are
+    deleted.
+    """
     log = make_log(config=SOON_GONE)
     put(log, a="1", b="1")
     first, second = open_table(), open_table()
@@ -478,7 +503,7 @@ def test_a_file_that_another_one_built(make_log, open_table, tmp_path, clock):
 
 
 def test_a_folder_that_was_emptied(make_log, open_table, tmp_path):
-    """A refresh builds the table anew."""
+    """A refresh rebuilds the table."""
     log = make_log()
     put(log, a="1")
     table = open_table()
@@ -492,7 +517,7 @@ def test_a_folder_that_was_emptied(make_log, open_table, tmp_path):
 
 
 def test_a_scan_sees_one_state(make_log, open_table):
-    """A refresh in the middle of it changes nothing for it, and everything for `get`."""
+    """A refresh in the middle of it changes nothing for the scan, and everything for `get`."""
     log = make_log()
     log.append([{"key": f"{i:03}", "value": "1"} for i in range(900)])
     table = open_table()
@@ -505,7 +530,7 @@ def test_a_scan_sees_one_state(make_log, open_table):
 
 
 def test_follow(make_log, open_table, clock):
-    """Yields what brought something new; waits in between."""
+    """Yields the refreshes that returned something new; waits in between."""
     log = make_log()
     table = open_table()
     following = table.follow(poll_ms=250)
@@ -531,7 +556,7 @@ def test_follow(make_log, open_table, clock):
 
 
 def test_a_key_in_several_partitions(make_log, open_table):
-    """The latest timestamp decides, and a tombstone takes the value of its partition only."""
+    """The latest timestamp wins, and a tombstone removes only the value of its own partition."""
     log = make_log(partitions=2)
     row = {"key": "a", "value": "early", "timestamp": 1000}
     log.append([row, {**row, "value": "late", "timestamp": 2000}], partition=[1, 0])
@@ -544,7 +569,7 @@ def test_a_key_in_several_partitions(make_log, open_table):
 
 
 def test_gets_while_the_table_is_built_anew(make_log, open_table, tmp_path):
-    """Threads that read never fail."""
+    """Threads that read never get an error."""
     log = make_log()
     put(log, a="1")
     table = open_table()
@@ -570,7 +595,7 @@ def test_gets_while_the_table_is_built_anew(make_log, open_table, tmp_path):
 
 
 def test_a_sweep_in_the_middle_of_a_refresh(make_log, open_table, monkeypatch):
-    """What was planned is gone: planned anew, from the same offsets."""
+    """The planned objects are gone: the read is planned again, from the same offsets."""
     log = make_log()
     put(log, a="1")
     table = open_table()
@@ -599,8 +624,9 @@ def test_wrong_arguments(make_log, open_table, tmp_path):
 
 
 def test_version_and_rows_of_one_file_agree(make_log, open_table):
-    """Another table's refresh of the file they share moves the version with the rows; what
-    changed, this one is still told."""
+    """Another table's refresh of the shared file moves the version with the rows; this one still
+    returns what changed.
+    """
     log = make_log()
     first, second = open_table(), open_table()
     put(log, a="1")
@@ -611,8 +637,9 @@ def test_version_and_rows_of_one_file_agree(make_log, open_table):
 
 
 def test_processes_on_one_folder(tmp_path):
-    """Four that open, refresh and read while the log grows end with the same rows; one file is
-    left, and nothing of the builds."""
+    """Four processes that open, refresh and read while the log grows end with the same rows; one
+    file is left, and nothing of the builds.
+    """
     url, folder = str(tmp_path / "log"), tmp_path / "cache"
     log = Log.create(url, partitions=2)
     put(log, **{f"k{i}": "0" for i in range(200)})
@@ -638,7 +665,7 @@ def test_processes_on_one_folder(tmp_path):
 
 
 def restored(log, root, backup, records):
-    """Puts a copy back in the place of a log, which then goes on with other records."""
+    """Puts a copy back in place of a log, which then continues with other records."""
     shutil.rmtree(root)
     shutil.copytree(backup, root)
     other = Log.open(str(root), clock=log.handle.clock)
@@ -648,7 +675,9 @@ def restored(log, root, backup, records):
 
 @pytest.mark.parametrize("records", [("bak",), ("bak", "more", "most")])
 def test_a_log_that_was_restored_while_the_table_was_away(tmp_path, records):
-    """S47: its version is another one there, equal or overtaken: the file is built anew."""
+    """S47: its version is a different one there, whether equal or overtaken: the file is
+    rebuilt.
+    """
     root, backup = tmp_path / "log", tmp_path / "backup"
     log = Log.create(str(root), partitions=1, clock=ManualClock())
     log.append([{"key": "old", "value": "v"}])
@@ -663,7 +692,7 @@ def test_a_log_that_was_restored_while_the_table_was_away(tmp_path, records):
 
 @pytest.mark.parametrize("on_loss", ["resync", "fail"])
 def test_a_log_that_is_recreated_while_the_table_is_open(tmp_path, on_loss):
-    """S47: it is told, or builds the table of the new log; it never mixes the two."""
+    """S47: it gets an error, or rebuilds the table from the new log; it never mixes the two."""
     root, clock = tmp_path / "log", ManualClock()
     Log.create(str(root), partitions=1, clock=clock).append([{"key": "old", "value": "v"}])
     with StateTable(str(root), tmp_path / "cache", clock=clock, on_loss=on_loss) as table:
@@ -680,7 +709,7 @@ def test_a_log_that_is_recreated_while_the_table_is_open(tmp_path, on_loss):
 
 
 def test_a_table_with_a_name(make_log, open_table, clock):
-    """S64: the log is told how far it is, at most each ten seconds, and at its end."""
+    """S64: it reports its position to the log, at most every ten seconds, and at its end."""
     log = make_log()
     put(log, a="1")
     table = open_table(reader="prices", reader_hold_ms=1000)
@@ -696,7 +725,7 @@ def test_a_table_with_a_name(make_log, open_table, clock):
 
 
 def test_a_file_of_an_older_release(make_log, open_table, tmp_path):
-    """0.1 kept tables in SQLite: they are built anew from the log, and deleted."""
+    """0.1 kept tables in SQLite: they are rebuilt from the log, and deleted."""
     log = make_log()
     put(log, a="1")
     folder = tmp_path / "cache"

@@ -1,4 +1,4 @@
-"""State tables of typed logs: rows are Python's values, and follow the schema (S61)."""
+"""State tables of typed logs: rows are Python values, and follow the schema (S61)."""
 
 import pyarrow as pa
 import pytest
@@ -30,7 +30,7 @@ def put(log, **values):
 
 
 def test_it_follows_the_log(make, store, clock, tmp_path):
-    """Look-ups, scans by the order of keys and by their first fields, and what changed."""
+    """Look-ups, scans in the order of keys and by their first fields, and changed keys."""
     log = make()
     put(log, a2x=1, a1y=2, a1x=3)
     with StateTable(store, tmp_path, clock=clock) as table:
@@ -55,7 +55,7 @@ def test_it_follows_the_log(make, store, clock, tmp_path):
     ],
 )
 def test_keys_are_in_their_own_order(make, store, clock, tmp_path, kind, keys, prefix, found):
-    """Not in that of some words for them."""
+    """Not in the order of some text for them."""
     make(kind).append([{"key": key, "value": {"n": 1}} for key in keys])
     with StateTable(store, tmp_path, clock=clock) as table:
         assert [key for key, _ in table.scan(prefix)] == found
@@ -72,8 +72,8 @@ def test_a_prefix_that_keys_have_not_is_refused(make, store, clock, tmp_path, ki
 
 
 def test_a_schema_that_evolved_builds_it_anew(make, store, clock, tmp_path):
-    """S61: what is in the file is of the schema that it was built under; another process that has
-    the older one open goes over to it.
+    """S61: the contents of the file are of the schema under which it was built; another process
+    that has the older file open switches to the new one.
     """
     log = make()
     put(log, a1x=1)
@@ -92,8 +92,8 @@ def test_a_schema_that_evolved_builds_it_anew(make, store, clock, tmp_path):
 
 
 def test_a_key_and_its_value_are_of_one_schema(make, store, clock, tmp_path, monkeypatch, noting):
-    """A look-up encodes, reads and decodes by what the file has, whatever another thread refreshes
-    meanwhile: what goes over to another file waits for it.
+    """A look-up encodes, reads and decodes with the schema of the file, whatever another thread
+    refreshes meanwhile: switching to another file waits for it.
     """
     put(make(), a1x=1)
     free = []
@@ -105,7 +105,9 @@ def test_a_key_and_its_value_are_of_one_schema(make, store, clock, tmp_path, mon
 
 
 def test_a_store_takes_what_the_newest_schema_allows(make, store, clock, tmp_path):
-    """Also where somebody else changed it: before anything is put, and after each commit (S62)."""
+    """Also where another process changed it: before anything is put, and after each
+    commit (S62).
+    """
     log = make(pa.string())
     with StateStore(store, tmp_path, "a", clock=clock, ids=SeededIds(2)) as state:
         log.evolve(add={"value.more": pa.int8()})

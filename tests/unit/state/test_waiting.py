@@ -1,4 +1,6 @@
-"""What a store committed waits in memory, and is entered into its file with more of it (S54)."""
+"""What a store committed waits in memory, and is entered into its file together with later commits
+(S54).
+"""
 
 from itertools import permutations
 
@@ -14,12 +16,12 @@ from clog_testing.counting import CountingStore
 
 @pytest.fixture
 def open_store(store, clock, tmp_path):
-    """Opens the state of the test's log; as a killed process would leave it, it is not closed."""
+    """Opens the state of the test's log; it is not closed, as if the process had been killed."""
     return lambda id="app-1", **more: StateStore(store, tmp_path / "cache", id, clock=clock, **more)
 
 
 def in_file(s):
-    """Returns the rows that the file itself has."""
+    """Returns the rows of the file itself."""
     file = LocalFile(s._file._cache.path)
     return {key: value for key, _, _, value in file.rows(file.shown())}
 
@@ -34,7 +36,7 @@ def commit(s, **changes):
 
 
 def test_a_commit_writes_no_page_of_the_file(make_log, open_store):
-    """All look-ups show it at once; the file has it when the store is closed."""
+    """All look-ups show it at once; the file has it once the store is closed."""
     make_log(partitions=3)
     s = open_store()
     commit(s, a="1", b="1", c="1")
@@ -73,7 +75,7 @@ def test_what_is_in_the_file_is_hidden_by_what_waits(make_log, open_store):
 
 
 def test_a_killed_process_loses_nothing(make_log, open_store, store):
-    """The next one reads what waited from the log, and lets it wait again."""
+    """The next process reads from the log what waited, and lets it wait again."""
     log = make_log(partitions=2)
     s = open_store()
     commit(s, a="1", b="1")
@@ -91,7 +93,7 @@ def test_a_killed_process_loses_nothing(make_log, open_store, store):
 
 
 def test_no_more_waits_than_memory_and_versions_allow(make_log, open_store, monkeypatch):
-    """Else a crash would leave too much to read."""
+    """Otherwise a crash would leave too much to read."""
     make_log()
     s = open_store(memory_bytes=WAITING_SHARE * 3 * (waiting.ROW_BYTES + 2))
     commit(s, a="1")
@@ -108,7 +110,7 @@ def test_no_more_waits_than_memory_and_versions_allow(make_log, open_store, monk
 
 
 def test_a_log_start_that_rises_takes_what_waits(make_log, open_store, open_log):
-    """Rows below it go, in the file or not."""
+    """Rows below it are removed, in the file or not."""
     log = make_log()
     s = open_store()
     commit(s, a="1")
@@ -119,7 +121,7 @@ def test_a_log_start_that_rises_takes_what_waits(make_log, open_store, open_log)
 
 
 def test_a_key_in_two_partitions_does_not_wait(make_log, open_store, open_log, clock):
-    """The file tells which of them counts."""
+    """The file decides which of them counts."""
     make_log(partitions=2)
     s = open_store()
     commit(s, a="1")
@@ -136,7 +138,7 @@ def test_a_key_in_two_partitions_does_not_wait(make_log, open_store, open_log, c
 
 
 def test_a_key_that_waits_comes_in_another_partition(make_log, open_store, open_log, clock):
-    """The file has both rows then: the later one does not replace the one that counts."""
+    """The file then has both rows: the later one does not replace the one that counts."""
     log = make_log(partitions=2)
     s = open_store()
     commit(s, a="counts")
@@ -174,7 +176,7 @@ def test_another_process_moves_the_file(make_log, open_store, store, clock, when
 
 
 def test_a_scan_sees_one_state_while_what_waits_is_entered(make_log, open_store):
-    """Begun before, it goes on as of then."""
+    """If it started before, it continues with the state of then."""
     make_log()
     s = open_store()
     commit(s, **{f"k{i:04}": "old" for i in range(2000)})
@@ -197,7 +199,9 @@ ASKS = (
 
 @pytest.mark.parametrize("asks", list(permutations(ASKS)))
 def test_what_waits_is_older_than_the_file(make_log, open_store, store, clock, asks):
-    """Another process has moved it on since: all that is asked at once is of one version."""
+    """Another process has advanced it since: everything that is looked up together is of one
+    version.
+    """
     log = make_log(partitions=2)
     s = open_store()
     commit(s, a="1", b="1", c="1")
@@ -221,7 +225,7 @@ def test_a_store_that_is_closed_moves_no_file_back(make_log, open_store, store, 
 
 
 def test_a_file_is_not_built_anew_without_what_waits(make_log, open_store, monkeypatch, no_room):
-    """It has been due since there was no room; rows that wait now are not in it yet."""
+    """It has been due since there was no space; rows that wait now are not in it yet."""
     monkeypatch.setattr(local_file, "SMALL_BYTES", 5_000)
     make_log()
     s = open_store(memory_bytes=10_000)
@@ -238,8 +242,8 @@ def test_a_file_is_not_built_anew_without_what_waits(make_log, open_store, monke
 
 
 def test_what_waits_changes_between_look_ups(make_log, open_store, store, clock, noting):
-    """Another thread's scan goes through it, and one that has read the file reads it next: it is
-    added to and forgotten under their lock.
+    """Another thread's scan reads them, and a thread that has read the file reads them next: they
+    are added to and dropped under their lock.
     """
     make_log()
     s = open_store()
@@ -259,7 +263,9 @@ def test_what_waits_changes_between_look_ups(make_log, open_store, store, clock,
 
 
 def test_no_room_for_what_waits(make_log, open_store, monkeypatch, caplog, no_room):
-    """It goes on waiting, and is told; a store that is closed leaves it to the log."""
+    """It continues to wait, and the error is raised; a store that is closed leaves it to
+    the log.
+    """
     make_log()
     s = open_store(memory_bytes=WAITING_SHARE * 2 * (waiting.ROW_BYTES + 2))
     commit(s, a="1")
@@ -268,17 +274,17 @@ def test_no_room_for_what_waits(make_log, open_store, monkeypatch, caplog, no_ro
         patch.setattr(local_file, "write", no_room)
         commit(s, b="1", c="1")
         assert "is committed, but its local file is behind" in caplog.text
-        with pytest.raises(StateFileError, match="make room there"):
+        with pytest.raises(StateFileError, match="free space there"):
             s.get("a")
         s.close()
-        assert caplog.text.count("; the log is whole") == 2
+        assert caplog.text.count("; the log is intact") == 2
     again = open_store()
     assert dict(again.scan()) == {b"a": b"1", b"b": b"1", b"c": b"1"}
 
 
 def test_a_file_is_built_anew_from_its_own_rows(make_log, open_store, store, clock, monkeypatch):
-    """Where most of it counts no more; who has the older one open goes over to the new one, without
-    a refresh and without reading the log.
+    """When most of it is dead data; a process that has the older one open switches to the new one,
+    without a refresh and without reading the log.
     """
     monkeypatch.setattr(local_file, "SMALL_BYTES", 5_000)
     make_log(partitions=2)
@@ -299,7 +305,7 @@ def test_a_file_is_built_anew_from_its_own_rows(make_log, open_store, store, clo
 
 
 def test_no_room_for_a_smaller_file(make_log, open_store, monkeypatch, no_room, caplog):
-    """The one that is there goes on, and the next commit tries again; a damaged one comes anew from
+    """The existing one continues, and the next commit tries again; a damaged one is rebuilt from
     the log.
     """
     monkeypatch.setattr(local_file, "SMALL_BYTES", 5_000)
@@ -309,7 +315,7 @@ def test_no_room_for_a_smaller_file(make_log, open_store, monkeypatch, no_room, 
         patch.setattr(local_file.LocalFile, "build", no_room)
         for n in range(9):
             commit(s, **{f"k{i}": f"{n}" * 100 for i in range(40)})
-    assert "stays as large as it is: " in caplog.text
+    assert "could not be made smaller: " in caplog.text
     size, path = s._file._cache.path.stat().st_size, s._file._cache.path
     (run,) = s._file._cache._file.shown().levels[-1].runs
     with path.open("r+b") as file:

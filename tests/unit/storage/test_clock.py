@@ -1,4 +1,4 @@
-"""The manual clock moves when it is told to; the system clock is the host's."""
+"""The manual clock moves only on request; the system clock is the host's."""
 
 import time
 
@@ -25,14 +25,14 @@ def test_advancing_moves_wall_clock_and_monotonic_time_alike():
 
 
 def test_sleeping_is_advancing():
-    """Whoever sleeps on a manual clock wakes up at once, later."""
+    """A sleep on a manual clock returns immediately, at a later time."""
     clock = ManualClock()
     clock.sleep_ms(86_400_000)
     assert clock.now_ms() == clock.monotonic_ms() == 86_400_000
 
 
 def test_a_manual_clock_refuses_to_go_back():
-    """And stays where it was."""
+    """The clock does not change."""
     clock = ManualClock(now_ms=5)
     with pytest.raises(InvalidInputError, match="back by 1 ms"):
         clock.advance(-1)

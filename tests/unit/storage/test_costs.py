@@ -36,7 +36,7 @@ def objects_of(log):
 
 @pytest.fixture(scope="module", params=[10, 1_000, pytest.param(10_000, marks=pytest.mark.nightly)])
 def aged(request):
-    """A log of so many commits and a counter of all requests to it."""
+    """A log of that many commits and a counter of all requests to it."""
     store = CountingStore(memory_store())
     config = {"segment.chunks": 32}
     log = Log.create(
@@ -97,7 +97,7 @@ def test_a_warm_append(aged, log, residue):
 
 
 def test_every_fourth_version(aged, log):
-    """One PUT more, the hint; a snapshot may be due, which costs 2 PUTs and 1 GET and the pages
+    """One more PUT, the hint; a snapshot may be due, which costs 2 PUTs and 1 GET and the pages
     that it merges.
     """
     until(log, 0)
@@ -131,7 +131,7 @@ def test_an_append_of_nothing(aged, log):
 
 
 def test_an_idle_poll(aged, log):
-    """One GET; the first after opening asks for the block that opening left out."""
+    """One GET; the first one after opening also reads the block that opening skipped."""
     assert cost(aged, log.end_offsets) == {"get": 2}
     assert cost(aged, log.end_offsets) == {"get": 1}
     assert cost(aged, lambda: log.version) == {"get": 1}
@@ -139,8 +139,8 @@ def test_an_idle_poll(aged, log):
 
 @pytest.mark.parametrize("age", [1, 2, 3, 4])
 def test_an_older_version(aged, log, age):
-    """After the look for the newest: its commit and at most 2 that carry edits before it, the
-    snapshot and its pages, and the block, which may have been closed meanwhile.
+    """After the search for the newest version: its commit and at most 2 that carry earlier edits,
+    the snapshot and its pages, and the block, which may have been closed in the meantime.
     """
     version = log.version - age
     assert_at_most(
@@ -150,7 +150,7 @@ def test_an_older_version(aged, log, age):
 
 @pytest.mark.parametrize("residue", range(4))
 def test_opening(aged, log, residue):
-    """At most 5 GETs, whatever the age: which log stands there, the hint, at most 3 probes."""
+    """At most 5 GETs, whatever the age: which log is there, the hint, at most 3 probes."""
     until(log, residue)
     found = cost(aged, lambda: open_log(aged))
     assert set(found) == {"get"}
@@ -171,7 +171,7 @@ def test_the_first_look_at_the_segments(aged, log, residue):
 
 
 def test_segments_of_a_warm_handle_cost_a_poll(aged, log):
-    """Who has seen the edits applies them, and reads nothing else."""
+    """A handle that has seen the edits applies them, and reads nothing else."""
     log.segments(0)
     append(log)
     assert cost(aged, lambda: log.segments(0)) == {"get": 1}
@@ -192,7 +192,7 @@ def test_the_first_commit_after_opening(aged, log, residue):
 
 @pytest.mark.parametrize("between", [1, 3])
 def test_a_lost_race(aged, between):
-    """1 PUT, and 1 GET for each version that came between and for the one that is not there."""
+    """1 PUT, and 1 GET for each version in between and for the one that does not exist."""
     log = open_log(aged)
     until(log, 1)
     objects = objects_of(log)
@@ -216,7 +216,7 @@ def test_a_lost_race(aged, between):
 
 
 def test_changes_by_an_operator(aged, log):
-    """A look at the newest version, then one commit."""
+    """A check of the newest version, then one commit."""
     append(log)
     changes = [
         lambda: log.alter({"retention.ms": log.handle.tip.version + 1}),
@@ -239,8 +239,8 @@ def test_a_duplicate(aged, log):
 
 
 def test_a_handle_that_was_idle(aged):
-    """After ten minutes it asks for the block before it trusts a probe; after ten seconds, which
-    log stands there, and whether what it knows is still its newest commit.
+    """After ten minutes it reads the block before it trusts a probe; after ten seconds, which log
+    is there, and whether its newest known commit still is.
     """
     clock = ManualClock()
     log = Log.open(aged, clock=clock)
@@ -251,7 +251,9 @@ def test_a_handle_that_was_idle(aged):
 
 
 def test_many_writers():
-    """While the older ones are one page each 33rd new writer rewrites it; who wrote it knows it."""
+    """While the older ones are one page, each 33rd new writer rewrites it; the writer of the page
+    knows it.
+    """
     store = CountingStore(memory_store())
     log = Log.create(store, partitions=1, clock=ManualClock(), ids=SeededIds(next(_seeds)))
     objects = objects_of(log)

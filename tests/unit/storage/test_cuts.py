@@ -43,7 +43,7 @@ NAMES = ("home", "left", "right")
 
 
 class Disk:
-    """Logs in the folders of one store, and those who open them."""
+    """Logs in the folders of one store, and handles on them."""
 
     def __init__(self, store):
         self.store = store
@@ -129,7 +129,7 @@ def test_a_home_without_members_is_cut_alone(disk):
 
 
 def test_a_cut_without_a_name_writes_nothing(disk, logs):
-    """S74: it is read soon; then its versions expire as any."""
+    """S74: it must be read soon; then its versions expire like any others."""
     put(logs, "a")
     versions = [log.version for log in logs]
     cut = name_cut(disk.open("home").handle, None)
@@ -137,7 +137,7 @@ def test_a_cut_without_a_name_writes_nothing(disk, logs):
     assert (cut.name, list(cut.logs.values())) == (None, versions)
     put(logs, "b")
     assert disk.values(cut) == all_are("a")
-    with pytest.raises(InvalidInputError, match="is for a cut with a name"):
+    with pytest.raises(InvalidInputError, match="is only for a named cut"):
         name_cut(disk.open("home").handle, None, 5)
     dirty(disk, logs, 3)
     with pytest.raises(VersionExpiredError, match="a cut without a name of"):
@@ -147,7 +147,7 @@ def test_a_cut_without_a_name_writes_nothing(disk, logs):
 def test_a_name_is_taken_once(disk, logs):
     put(logs, "a")
     cut = disk.cut("month-end")
-    with pytest.raises(AlreadyExistsError, match="has a cut 'month-end' already"):
+    with pytest.raises(AlreadyExistsError, match="already has a cut 'month-end'"):
         disk.cut("month-end")
     drop_cut(disk.open("home").handle, "month-end")
     assert not any(log.handle.refresh().head.kept for log in logs)
@@ -160,7 +160,7 @@ def test_a_name_is_taken_once(disk, logs):
 def test_names_are_plain(name):
     from clog.storage import snapshot
 
-    with pytest.raises(InvalidInputError, match="is not a valid name of a cut"):
+    with pytest.raises(InvalidInputError, match="is not a valid cut name"):
         snapshot("memory://nowhere", name)
 
 
@@ -196,7 +196,8 @@ def dirty(disk, logs, rounds=6):
 
 def test_a_cut_outlives_cleaning(disk, logs):
     """S69, S74: after 30 days of cleaning and sweeping it reads the same; then it is dropped, and
-    nothing is kept any more."""
+    nothing more is kept.
+    """
     put(logs, "a")
     cut = disk.cut()
     dirty(disk, logs)
@@ -209,9 +210,7 @@ def test_a_cut_outlives_cleaning(disk, logs):
     assert kept[0]["size_bytes"] > 0
     drop_cut(disk.open("home").handle, "c")
     dirty(disk, logs, 1)
-    with pytest.raises(
-        VersionExpiredError, match=r"the cut 'c' of .* was dropped, or its time is up"
-    ):
+    with pytest.raises(VersionExpiredError, match=r"the cut 'c' of .* was dropped or has expired"):
         disk.values(cut)
     assert logs[1].describe()["kept"] == []
     for name in NAMES:
@@ -219,7 +218,7 @@ def test_a_cut_outlives_cleaning(disk, logs):
 
 
 def test_a_cut_whose_time_is_up(disk, logs):
-    """S74: it is kept for as long as was asked for, then each log's cleaner lets it go."""
+    """S74: it is kept for the requested time, then each log's cleaner releases it."""
     put(logs, "a")
     cut = disk.cut(keep_ms=10 * DAY_MS)
     assert cut.until_ms == cut.time_ms + 10 * DAY_MS
@@ -228,16 +227,20 @@ def test_a_cut_whose_time_is_up(disk, logs):
     for name in NAMES:
         Cleaner(disk.open(name)).run_once(force=True)
     assert disk.values(cut) == all_are("a"), "to the last millisecond"
+    disk.clock.advance(1)
+    for name in NAMES:
+        Cleaner(disk.open(name)).run_once(force=True)
+    assert not any(log.handle.refresh().head.kept for log in logs), "and no longer"
     dirty(disk, logs, 3)
     assert cuts_of(disk.open("home").handle) == []
     assert not any(log.handle.refresh().head.kept for log in logs)
     assert not logs[0].handle.refresh().head.cuts
-    with pytest.raises(VersionExpiredError, match="its time is up"):
+    with pytest.raises(VersionExpiredError, match="has expired"):
         disk.values(cut)
 
 
 def test_a_cut_whose_time_is_up_makes_way(disk, logs):
-    """S74: it has no claim to its name, nor to a place, whether its cleaner came by or not."""
+    """S74: it has no claim to its name or to a place, whether its cleaner ran or not."""
     put(logs, "a")
     disk.cut("daily", keep_ms=DAY_MS)
     disk.cut("weekly", keep_ms=2 * DAY_MS)
@@ -250,7 +253,7 @@ def test_a_cut_whose_time_is_up_makes_way(disk, logs):
     assert {keep.time_ms for keep in home.tip.head.kept.values() if keep.name == "daily"} == {
         new.time_ms
     }
-    with pytest.raises(AlreadyExistsError, match="has a cut 'daily' already"):
+    with pytest.raises(AlreadyExistsError, match="already has a cut 'daily'"):
         disk.cut("daily")
     disk.clock.advance(3 * DAY_MS)
     disk.cut("other")
@@ -262,7 +265,7 @@ def test_a_cut_whose_time_is_up_makes_way(disk, logs):
 
 
 def test_cuts_whose_time_is_up_are_not_counted(disk, monkeypatch):
-    """FORMAT.md §20: so many have a place; those that are over go with the next naming."""
+    """FORMAT.md §20: the number of places is limited; the next naming removes expired ones."""
     monkeypatch.setattr(cuts, "CUTS_MAX", 2)
     disk.create("home")
     disk.cut("one", keep_ms=DAY_MS)
@@ -276,7 +279,7 @@ def test_cuts_whose_time_is_up_are_not_counted(disk, monkeypatch):
 
 
 def test_who_is_left_out_is_a_member(disk, logs):
-    """A misspelt URL is told what there is; nothing is named."""
+    """The error for a misspelt URL lists the known logs; nothing is named."""
     put(logs, "a")
     secret = [disk.url("left"), "s3://key:word@x/right"]
     for odd in (["nonsense"], [disk.url("home")], secret, "x"):
@@ -292,7 +295,7 @@ def test_who_is_left_out_is_a_member(disk, logs):
 
 
 def test_what_was_deleted_is_gone_from_a_cut(disk, logs):
-    """H-S2: a cut hides it too, and says in which logs."""
+    """H-S2: a cut hides it too, and reports in which logs."""
     put(logs, "a")
     cut = disk.cut()
     assert changed_since(disk.open("home").handle, cut) == []
@@ -332,7 +335,7 @@ def test_many_logs_stand_in_a_document(disk):
 
 
 def test_a_member_that_is_gone(disk, logs):
-    """It is named with the remedy; left out, it is no member any more."""
+    """It is reported with the remedy; left out, it is no longer a member."""
     put(logs, "a")
     for found in list(disk.store.list("right/")):
         disk.store.delete(found.path)
@@ -345,7 +348,7 @@ def test_a_member_that_is_gone(disk, logs):
 
 
 def left(disk, logs, *, job="job"):
-    """A transaction that its home has decided, of which the right log has not heard."""
+    """A transaction that its home has decided, without the right log knowing it."""
     away = FaultyStore(disk.clocked)
     home, one, other = (disk.open(name, away if name == "right" else None) for name in NAMES)
     t = home.transaction(job, timeout_ms=DAY_MS)
@@ -360,14 +363,14 @@ def left(disk, logs, *, job="job"):
 
 
 def test_a_waiting_end_is_finished(disk, logs):
-    """S74: a dead coordinator tells nobody any more; who cuts does."""
+    """S74: a dead coordinator no longer informs the other logs; taking a cut does."""
     put(logs, "a")
     left(disk, logs)
     assert disk.values(disk.cut()) == all_are("b")
 
 
 def test_ends_that_cross_have_no_cut_between():
-    """S74: of two transactions one ended first in one log, the other in another."""
+    """S74: of two transactions, one ended first in one log, the other in another."""
 
     def ended(**logs):
         return {log: Shown(version - 1, version) for log, version in logs.items()}
@@ -382,7 +385,7 @@ def test_ends_that_cross_have_no_cut_between():
 
 
 def test_transactions_of_another_home(disk, logs):
-    """S74: whichever ids wrote them, and wherever they were decided."""
+    """S74: whatever ids wrote them, and wherever they were decided."""
     put(logs, "a")
     foreign = disk.create("foreign")
     away = FaultyStore(disk.clocked)
@@ -399,8 +402,8 @@ def test_transactions_of_another_home(disk, logs):
 
 
 def test_what_cannot_be_finished_is_told(disk, logs):
-    """S74: there is a cut behind it, for as long as older versions can be read; then the caller is
-    told which transaction it is.
+    """S74: an older cut is taken, as long as older versions can be read; then the error gives the
+    transaction.
     """
     put(logs, "a")
     left(disk, logs)
@@ -421,20 +424,22 @@ def test_what_cannot_be_finished_is_told(disk, logs):
 
 
 def test_a_failure_leaves_no_keep(disk, logs):
-    """S68: what was kept is let go where the naming fails."""
+    """S68: kept versions are released if the naming fails."""
     put(logs, "a")
     away = FaultyStore(disk.clocked)
     home = disk.open("home").handle
     home.reach = lambda url: Folder(away, url.rpartition("/")[2])
     away.plan = Faults(Fault(FaultKind.FAIL_BEFORE, "create", "*right/*/commits/*", times=99))
-    with pytest.raises(StoreUnavailableError, match="the cut 'c' was not named"):
+    with pytest.raises(StoreUnavailableError, match="the cut 'c' was not created"):
         name_cut(home, "c", None)
     heads = [disk.open(name).handle.tip.head for name in NAMES]
     assert not any(head.cuts or head.kept for head in heads)
 
 
 def test_keeps_that_a_crash_left_go(disk, logs):
-    """C28: who looks after a log asks the home, which knows nothing of them once its own is old."""
+    """C28: a log's cleaner checks with the home, which does not know them once its own
+    keep is old.
+    """
     put(logs, "a")
     dead = FaultyStore(disk.clocked)
     home = disk.open("home", dead)
@@ -451,7 +456,7 @@ def test_keeps_that_a_crash_left_go(disk, logs):
 
 
 def test_who_slept_names_nothing_that_was_let_go(disk, logs):
-    """N5: the home's keep went meanwhile, and so the cut is refused, and begun anew."""
+    """N5: the home's keep is gone by then, so the cut is refused, and started again."""
     put(logs, "a")
     asleep = FaultyStore(disk.clocked)
     home = disk.open("home", asleep)
@@ -473,7 +478,7 @@ def test_who_slept_names_nothing_that_was_let_go(disk, logs):
 
 @pytest.mark.parametrize("times", [1, cuts.TRIES_MAX])
 def test_versions_that_go_while_they_are_looked_at(disk, logs, monkeypatch, times):
-    """N1 to N3 begin anew; a cut of which this is so each time is told."""
+    """N1 to N3 start again; a cut for which this happens each time is reported."""
     left = [times]
     real = cuts._consistent_logs
 
@@ -486,14 +491,14 @@ def test_versions_that_go_while_they_are_looked_at(disk, logs, monkeypatch, time
     monkeypatch.setattr(cuts, "_named_by_writer", lambda *_: None)
     monkeypatch.setattr(cuts, "_consistent_logs", looked)
     if times == cuts.TRIES_MAX:
-        with pytest.raises(CommitConflictError, match=f"moved on {times} times"):
+        with pytest.raises(CommitConflictError, match=f"advanced {times} times"):
             disk.cut()
     else:
         assert disk.cut().name == "c"
 
 
 def test_a_table_of_a_cut_is_pickled_as_that(tmp_path):
-    """Another process asks for the cut, whose log must be the same, and not for a number."""
+    """Another process uses the cut, and its log must be the same, not just the number."""
     home, other = (Log.create(str(tmp_path / name), 1) for name in ("home", "other"))
     with home.transaction("t") as t:
         for log in (home, other):
@@ -506,14 +511,14 @@ def test_a_table_of_a_cut_is_pickled_as_that(tmp_path):
 
 
 def test_force_frees_a_log_of_a_home_that_is_gone(disk, logs):
-    """S69: what is kept can be taken back."""
+    """S69: kept versions can be released."""
     put(logs, "a")
     disk.cut("c")
     for found in list(disk.store.list("home/")):
         disk.store.delete(found.path)
     disk.clock.advance(9 * DAY_MS)
     Cleaner(disk.open("left")).run_once(force=True)
-    assert disk.open("left").handle.tip.head.kept, "nothing is guessed"
+    assert disk.open("left").handle.tip.head.kept, "it stays undecided"
     with pytest.raises(NotFoundError, match="has no cut 'c'"):
         drop_cut(disk.open("left").handle, "c")
     drop_cut(disk.open("left").handle, "c", force=True)
@@ -523,7 +528,7 @@ def test_force_frees_a_log_of_a_home_that_is_gone(disk, logs):
 
 
 def test_costs(disk, logs):
-    """COMMIT §12: some requests for each log, however much was written before."""
+    """COMMIT §12: a few requests for each log, however much was written before."""
     for i in range(5):
         put(logs, f"v{i}")
     counting = CountingStore(disk.clocked)
@@ -539,7 +544,7 @@ def test_costs(disk, logs):
 
 @pytest.mark.parametrize("count", [1, 12])
 def test_as_long_as_over_two(disk, count):
-    """COMMIT §12: all logs are looked at, and kept, at the same time."""
+    """COMMIT §12: all logs are read, and kept, at the same time."""
     logs = [disk.create("home"), *(disk.create(f"log{i:02}") for i in range(count))]
     put(logs, "a")
     far = DelayingStore(disk.clocked, 100)
@@ -557,7 +562,7 @@ def test_as_long_as_over_two(disk, count):
     "samples", [24, pytest.param(400, marks=pytest.mark.nightly)], ids=["some", "many"]
 )
 def test_an_interrupt_anywhere(disk, logs, samples):
-    """S65: there is the whole cut or none, the handle goes on, and what is left goes."""
+    """S65: the whole cut exists or none, the handle continues, and leftovers are removed."""
     put(logs, "a")
     outcomes = set()
     tracer = Tracer()

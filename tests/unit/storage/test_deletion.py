@@ -17,7 +17,7 @@ def fill(root):
 
 
 def test_a_deletion_is_finished_after_any_crash():
-    """D1 comes first: what is left is a whole log, or files of none, and the next run takes them
+    """D1 is first: the rest is a complete log, or files of no log, and the next run deletes them
     (COMMIT.md §1).
     """
     runs = list(crash_runs(fill, delete_log))
@@ -56,7 +56,7 @@ def test_a_log_that_is_being_created_is_left_alone():
 
 
 def test_a_log_beside_the_rest_of_an_older_one_is_deleted_alone():
-    """The older one's files are no part of it (S47)."""
+    """The older one's files are not part of it (S47)."""
     store = memory_store()
     fill(store)
     older = doomed(store)
@@ -70,7 +70,7 @@ def test_a_log_beside_the_rest_of_an_older_one_is_deleted_alone():
 
 
 def test_empty_folders_go_and_others_stay(tmp_path):
-    """Neither files nor what a link leads to are touched."""
+    """Neither files nor the targets of links are touched."""
     (tmp_path / "a/b/c").mkdir(parents=True)
     (tmp_path / "a/kept").mkdir()
     (tmp_path / "a/kept/file").write_text("x")
@@ -103,7 +103,7 @@ def _views(store):
 
 
 def test_published_views_go_with_the_log_after_any_crash():
-    """Their rows are the log's: a table of objects that are gone helps nobody (D2)."""
+    """Their rows are the log's: a table of missing objects is useless (D2)."""
     runs = list(crash_runs(publish, delete_log))
     assert len(runs) > 60
     for run in runs:
@@ -117,7 +117,7 @@ def test_published_views_go_with_the_log_after_any_crash():
 
 
 def test_views_that_a_deleted_log_has_left_are_deleted():
-    """Also where nothing of the log is left, and where another one stands there by now."""
+    """Even if nothing of the log is left, or another log is there by now."""
     for again in (False, True):
         store = memory_store()
         publish(store)
@@ -133,7 +133,9 @@ def test_views_that_a_deleted_log_has_left_are_deleted():
 
 
 def test_tables_of_others_stay():
-    """Whose newest version is not clog's, and files that others put beside versions of ours."""
+    """Those whose newest version is not clog's, and files that others put beside versions
+    of ours.
+    """
     store = memory_store()
     publish(store)
     theirs = {
@@ -155,7 +157,7 @@ def test_tables_of_others_stay():
 
 
 def test_a_view_of_a_log_that_is_created_meanwhile_stays():
-    """Whoever creates and publishes between D1 and D2 loses nothing (S47)."""
+    """A process that creates and publishes between D1 and D2 loses nothing (S47)."""
     store = memory_store()
     publish(store)
 
@@ -180,7 +182,7 @@ def test_a_view_of_a_log_that_is_created_meanwhile_stays():
 @pytest.mark.parametrize("is_opened", [False, True])
 @pytest.mark.parametrize("appends", [0, 1, 3])
 def test_what_a_deleted_log_is_described_as_is_gone(appends, is_opened, ask):
-    """S47: also where all that is to be told is known from before, as at its first versions."""
+    """S47: even if everything to be returned is already known, as at its first versions."""
     store = memory_store()
     log = Log.create(store, partitions=1)
     for _ in range(appends):

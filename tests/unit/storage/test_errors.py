@@ -45,7 +45,7 @@ def make(name: str) -> ClogError:
 
 
 def test_the_module_has_these_errors_and_no_others():
-    """A class that is added is pinned here too."""
+    """An added class is pinned here too."""
     found = {
         name
         for name, value in vars(errors).items()
@@ -72,7 +72,7 @@ def test_kinds_are_distinct_and_complete():
 
 @pytest.mark.parametrize("name", TREE)
 def test_an_error_survives_pickling_with_message_attributes_and_notes(name):
-    """Spark pickles what a task raises; nothing of it may get lost on the way to the driver."""
+    """Spark pickles the errors of a task; nothing of them may get lost on the way to the driver."""
     error = make(name)
     error.add_note("while reading partition 3")
     copy = pickle.loads(pickle.dumps(error))
@@ -83,7 +83,7 @@ def test_an_error_survives_pickling_with_message_attributes_and_notes(name):
 
 
 def test_out_of_range_carries_the_range():
-    """S38: partition, offset asked for, and the range there is."""
+    """S38: partition, requested offset, and the existing range."""
     error = pickle.loads(pickle.dumps(make("OffsetOutOfRangeError")))
     assert (error.partition, error.offset, error.start, error.end) == (3, 41, 57, 90)
 

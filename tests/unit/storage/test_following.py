@@ -1,4 +1,4 @@
-"""Reading on and on, by named readers."""
+"""Continuous reading with named readers."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ def log(make_log):
 
 
 def test_a_reader_goes_on_where_it_was(log, open_log):
-    """What the last loop finished is not read again, in another process either (S64)."""
+    """A batch that the last loop finished is not read again, not even in another process (S64)."""
     assert keys(log.reader("billing").follow(poll_ms=None)) == ["a", "b"]
     log.append(rows("c"), partition=0)
     assert keys(open_log().reader("billing").follow(poll_ms=None)) == ["c"]
@@ -34,7 +34,7 @@ def test_a_reader_goes_on_where_it_was(log, open_log):
 
 
 def test_it_waits_for_more(log, clock):
-    """At the end it looks again each ``poll_ms``, and goes on."""
+    """At the end it polls each ``poll_ms``, and continues."""
     got = []
     following = log.reader("billing").follow(poll_ms=500)
     before = clock.monotonic_ms()
@@ -49,7 +49,7 @@ def test_it_waits_for_more(log, clock):
 
 
 def test_a_batch_that_was_not_finished_comes_again(log, open_log):
-    """The next one is asked for when the one before is done: at least once, whatever happens."""
+    """The next one is requested when the previous one is done: at least once, whatever happens."""
     for batch in log.reader("billing").follow(poll_ms=None):
         if keys([batch]) == ["b"]:
             break
@@ -57,7 +57,7 @@ def test_a_batch_that_was_not_finished_comes_again(log, open_log):
 
 
 def test_positions_by_hand(log, open_log):
-    """With ``commit=False`` the position is what the caller says it is."""
+    """With ``commit=False``, the position is the one that the caller commits."""
     with log.reader("billing") as reader:
         assert keys(reader.follow(poll_ms=None, commit=False)) == ["a", "b"]
         reader.commit({1: 1})
@@ -86,7 +86,7 @@ def test_several_logs_take_turns(log, tmp_path):
 
 
 def test_async_for(log):
-    """The same in an event loop, which goes on meanwhile."""
+    """The same in an event loop, which continues in the meantime."""
 
     async def main():
         return [batch async for batch in log.reader("billing").follow(poll_ms=None)]
@@ -96,7 +96,7 @@ def test_async_for(log):
 
 
 def test_a_signal_ends_it_after_the_batch(log, open_log):
-    """SIGTERM lets the batch at hand be finished; the handler from before is back afterwards."""
+    """SIGTERM lets the present batch finish; the previous handler is restored afterwards."""
     before = signal.getsignal(signal.SIGTERM)
     got = []
     for batch in log.reader("billing").follow(stop_on=[signal.SIGTERM]):
@@ -108,7 +108,7 @@ def test_a_signal_ends_it_after_the_batch(log, open_log):
 
 
 def test_a_loop_that_is_left_puts_the_handler_back(log):
-    """So does one that ends early."""
+    """So does a loop that ends early."""
     before = signal.getsignal(signal.SIGTERM)
     for _ in log.reader("billing").follow(stop_on=[signal.SIGTERM]):
         break
@@ -116,13 +116,13 @@ def test_a_loop_that_is_left_puts_the_handler_back(log):
 
 
 def test_columns_that_are_asked_for(log):
-    """Only they are read, with what a position is made of."""
+    """Only they are read, with the columns that a position needs."""
     (first, _) = log.reader("billing").follow(poll_ms=None, columns=["value"])
     assert first.schema.names == ["partition", "offset", "value"]
 
 
 def test_a_gap_at_the_end_is_passed(log, clock):
-    """Where deleteRecords took the last records, a reader at its end has no lag."""
+    """If deleteRecords removed the last records, a reader at its end has no lag."""
     log.delete_records({0: -1, 1: -1})
     log.append(rows("c"), partition=0)
     reader = log.reader("billing")
@@ -131,7 +131,7 @@ def test_a_gap_at_the_end_is_passed(log, clock):
 
 
 def test_a_reader_that_was_overtaken_is_told(log):
-    """Records that are gone are no gap to be passed in silence (S38)."""
+    """Removed records are never skipped silently (S38)."""
     reader = log.reader("billing")
     assert keys(reader.follow(poll_ms=None)) == ["a", "b"]
     log.append(rows("c", "d"), partition=[0, 0])

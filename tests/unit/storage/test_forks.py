@@ -1,4 +1,4 @@
-"""A forked child: locks of other threads are free, what they had begun is forgotten."""
+"""A forked child: locks of other threads are free, and their unfinished work is forgotten."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def in_child(act):
 
 
 class Slow(WrappingStore):
-    """A store that, when told, stands still in each create until it may go on."""
+    """A store that, on request, stops in each create until it may continue."""
 
     stands = None
     goes_on = None
@@ -45,7 +45,7 @@ class Slow(WrappingStore):
 
 
 def test_a_lock_that_a_thread_holds_is_free_in_a_child():
-    """And its owner goes on as if nothing had been."""
+    """And its owner continues as if nothing had happened."""
     lock = env.lock()
     entered, leave = threading.Event(), threading.Event()
 
@@ -68,8 +68,8 @@ def test_a_lock_that_a_thread_holds_is_free_in_a_child():
 
 
 def test_a_child_uses_a_log_while_a_thread_appends(tmp_path):
-    """In the parent a thread stands in the middle of its commit; the child reads and appends, and
-    sees what is committed, all of it.
+    """In the parent, a thread is in the middle of its commit; the child reads and appends, and sees
+    everything committed.
     """
     store = Slow(open_store(str(tmp_path)))
     log = Log.create(store, 1)
@@ -92,7 +92,7 @@ def test_a_child_uses_a_log_while_a_thread_appends(tmp_path):
 
 
 def test_a_child_asks_a_state_table(tmp_path):
-    """Through a connection of its own."""
+    """Through a separate connection."""
     log = Log.create(str(tmp_path / "log"), 1)
     log.append([{"key": "a", "value": "1"}])
     with StateTable(log.url, cache_dir=tmp_path / "cache") as table:
@@ -102,7 +102,7 @@ def test_a_child_asks_a_state_table(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _no_warnings():
-    """Python warns that threads and forks do not mix, which is the fact under test."""
+    """Python warns that threads and forks do not mix, which is what this tests."""
     import warnings
 
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Appends that name their offsets (FORMAT.md §16, COMMIT.md §13; S75)."""
+"""Appends with given offsets (FORMAT.md §16, COMMIT.md §13; S75)."""
 
 from dataclasses import replace
 
@@ -53,7 +53,9 @@ def commit(log, offsets, *, cover=None, start=None, partition=0, name="mirror"):
 
 
 def test_records_are_at_their_offsets(mirror, store, open_log):
-    """S75: each at its own, gaps are legal positions (S1), the end covers what is behind."""
+    """S75: each at its own, gaps are legal positions (S1), the end covers the offsets after the
+    last record.
+    """
     result = commit(mirror, [7, 8, 12], cover={0: 16})
     assert result.offsets == {0: (7, 13)}
     assert offsets_of(mirror) == [7, 8, 12]
@@ -70,7 +72,7 @@ def test_records_are_at_their_offsets(mirror, store, open_log):
 
 
 def test_objects_without_gaps_have_no_column_of_offsets(mirror):
-    """FORMAT.md §16: they cost what those of any append do, wherever they begin."""
+    """FORMAT.md §16: they cost the same as any append, wherever they begin."""
     commit(mirror, range(100, 110))
     commit(mirror, [200, 201])
     commit(mirror, [300, 302])
@@ -94,7 +96,7 @@ def test_many_partitions_are_one_commit(mirror, store):
 
 
 def test_an_emptied_source_has_its_start_and_end(mirror, store, open_log):
-    """H-B10: all was purged; log start and end come in one commit, without a record."""
+    """H-B10: everything was purged; log start and end are in one commit, without a record."""
     commit(mirror, [], cover={0: 5000}, start={0: 5000})
     assert (mirror.start_offsets()[0], mirror.end_offsets()[0]) == (5000, 5000)
     edit = edit_of(mirror.handle.store, read_commit(mirror.handle.store, mirror.version).record)
@@ -107,7 +109,9 @@ def test_an_emptied_source_has_its_start_and_end(mirror, store, open_log):
 
 
 def test_a_start_between_records(mirror):
-    """The source's start comes with the records above it; those below are left out."""
+    """The source's start is in the same commit as the records above it; those below are
+    left out.
+    """
     commit(mirror, [1, 2, 5])
     commit(mirror, [8, 9, 10], start={0: 9})
     assert (mirror.start_offsets()[0], offsets_of(mirror)) == (9, [9, 10])
@@ -132,7 +136,7 @@ def test_what_is_behind_the_end_is_refused(mirror, open_log):
     """H-B20: another process was faster; nothing gets other offsets."""
     other = open_log()
     commit(mirror, [3, 4], cover={0: 9})
-    told = r"offset 8 of partition 0 of .* is already taken: its end offset is 9"
+    told = r"offset 8 of partition 0 of .* already exists: the end offset is 9"
     with pytest.raises(InvalidInputError, match=told):
         commit(other, [8, 9], name="another")
     with pytest.raises(InvalidInputError, match=told):
@@ -145,19 +149,21 @@ def test_what_is_behind_the_end_is_refused(mirror, open_log):
 
 
 def test_a_producer_that_lost_a_reply_is_no_other_process(make_log, open_log):
-    """H-B20: its sequence is asked first, so a retry is told what the first try did."""
+    """H-B20: its sequence is checked first, so a retry gets the result of the first attempt."""
     log = make_log(features=[FEATURE])
     first = log.append(rows("a", "b"), 0, ("m", 1), offsets=[3, 7])
     again = open_log().append(rows("a", "b"), 0, ("m", 1), offsets=[3, 7])
     assert (again.version, again.offsets, again.duplicate) == (first.version, {0: (3, 8)}, True)
-    with pytest.raises(InvalidInputError, match="repeats sequence 1, but with other records"):
+    with pytest.raises(InvalidInputError, match="repeats sequence 1 with records other"):
         log.append(rows("a", "b"), 0, ("m", 1), offsets=[3, 8])
     assert log.sequence("m") == 1
 
 
 @pytest.mark.parametrize("happened", [True, False])
 def test_a_transaction_in_doubt_is_there_once(make_log, store, happened):
-    """T4, H-B20: committed again after a lost reply, it is found, and is not behind itself."""
+    """T4, H-B20: committed again after a lost reply, it is found, and does not count as being
+    behind itself.
+    """
     faulty = FaultyStore(store)
     log = make_log(on=faulty, features=[FEATURE])
     t = log.transaction("mirror")
@@ -176,7 +182,7 @@ def test_a_transaction_in_doubt_is_there_once(make_log, store, happened):
 
 
 def test_who_was_fenced_appends_nothing(mirror, open_log):
-    """S48: of two mirrors the older one stops, whatever its offsets."""
+    """S48: of two mirrors, the older one stops, whatever its offsets."""
     old = mirror.transaction("mirror")
     old.append(rows("a"), 0, offsets=[5])
     commit(open_log(), [3])
@@ -196,7 +202,7 @@ PLAIN = {
 
 @pytest.mark.parametrize("how", PLAIN)
 def test_nothing_else_is_appended_until_the_mirror_ends(mirror, how):
-    """H-B8: it would take an offset of the source. Then the log is like any other."""
+    """H-B8: it would use an offset of the source. Then the log is like any other."""
     before = mirror.version
     with pytest.raises(InvalidInputError, match=r"takes its offsets from its source.*--end"):
         PLAIN[how](mirror)
@@ -231,7 +237,7 @@ def test_who_does_not_know_of_the_end_is_told(mirror, open_log):
 
 
 def test_an_ended_mirror_goes_on_from_its_end(mirror, store):
-    """H-B9: the offsets that the source had, and its gaps, are never given again."""
+    """H-B9: the offsets that the source had, and its gaps, are never assigned again."""
     commit(mirror, [3, 9], cover={0: 12})
     mirror.give_offsets()
     assert mirror.append(rows("a", "b"), 0).offsets == {0: (12, 14)}
@@ -242,15 +248,15 @@ def test_an_ended_mirror_goes_on_from_its_end(mirror, store):
 
 
 def test_it_is_never_a_participant(mirror, make_log, clock):
-    """H-B7: a marker would take an offset of its source; as the home it may write to others."""
+    """H-B7: a marker would use an offset of its source; as the home it may write to others."""
     other_store = memory_store()
     other = Log.create(other_store, 1, clock=clock, ids=SeededIds(99))
     t = other.transaction("t")
     with pytest.raises(InvalidInputError, match="takes its offsets from its source"):
         t.append(rows("a"), 0, log=mirror)
-    with pytest.raises(InvalidInputError, match="cannot take offsets here"):
+    with pytest.raises(InvalidInputError, match="cannot take given offsets here"):
         t.append(rows("a"), 0, offsets=[1], log=mirror)
-    with pytest.raises(InvalidInputError, match="cannot take offsets here"):
+    with pytest.raises(InvalidInputError, match="cannot take given offsets here"):
         mirror.transaction("v", visible=True).cover({0: 1})
     with mirror.transaction("mirror") as t:
         t.append(rows("a"), 0, offsets=[5])
@@ -264,7 +270,7 @@ def test_it_is_never_a_participant(mirror, make_log, clock):
 
 
 def test_other_logs_refuse_offsets(make_log):
-    """In words that say how a log gets them; no log gets them later."""
+    """The message says how a log gets them; no log gets them later."""
     log = make_log()
     told = r'assigns offsets itself.*features=\["given-offsets"\]'
     with pytest.raises(InvalidInputError, match=told):
@@ -285,11 +291,11 @@ def test_other_logs_refuse_offsets(make_log):
 @pytest.mark.parametrize(
     ("offsets", "told"),
     [
-        ([1], "are not offsets of 2 records"),
-        ([1, 2, 3], "are not offsets of 2 records"),
-        ([1.0, 2.0], "are not offsets of 2 records"),
-        ([True, False], "are not offsets of 2 records"),
-        ("ab", "are not offsets of 2 records"),
+        ([1], "are not the offsets of 2 records"),
+        ([1, 2, 3], "are not the offsets of 2 records"),
+        ([1.0, 2.0], "are not the offsets of 2 records"),
+        ([True, False], "are not the offsets of 2 records"),
+        ("ab", "are not the offsets of 2 records"),
         ([-1, 2], "offsets from -1 to 2 are out of range"),
         ([1, 1 << 62], "are out of range"),
         ([1, (1 << 63) - 1], "are out of range"),
@@ -320,7 +326,7 @@ def test_what_cannot_be_covered(mirror, covered):
 
 
 def test_the_highest_end_leaves_room(mirror, store):
-    """FORMAT.md §16: whatever was covered, the log goes on once it gives offsets itself."""
+    """FORMAT.md §16: whatever was covered, the log continues once it assigns offsets itself."""
     with mirror.transaction("mirror") as t:
         t.append(rows("a"), 0, offsets=[(1 << 62) - 1])
         t.cover({1: 1 << 62}, start={1: 1 << 62})
@@ -344,8 +350,8 @@ def test_numbers_of_numpy_are_numbers(mirror, make_log, store, kind):
 
 
 def test_times_are_those_of_the_source(make_log, clock):
-    """H-B11, H-B12: whatever the log's bounds and type of timestamps, which are for what is made
-    here.
+    """H-B11, H-B12: whatever the log's limits and type of timestamps, which apply to records
+    created here.
     """
     config = {"message.timestamp.type": "LogAppendTime", "message.timestamp.before.max.ms": 1}
     log = make_log(features=[FEATURE], partitions=1, config=config)
@@ -364,7 +370,7 @@ def test_times_are_those_of_the_source(make_log, clock):
 
 
 def test_a_copy_of_the_table_follows(mirror, tmp_path):
-    """S41: positions are ends, gaps included; a state table is up to date where nothing comes."""
+    """S41: positions are ends, gaps included; a state table is up to date if nothing arrives."""
     state = StateTable(mirror.handle.standing.root, cache_dir=tmp_path)
     commit(mirror, [3, 8], cover={0: 12})
     state.refresh()
@@ -379,7 +385,7 @@ def test_a_copy_of_the_table_follows(mirror, tmp_path):
 
 
 def test_a_reader_at_the_end_has_no_lag(mirror):
-    """S75: also where the source's last offsets have no record."""
+    """S75: even if the source's last offsets have no record."""
     reader = mirror.reader("billing")
     commit(mirror, [3, 8], cover={0: 12, 1: 4})
     reader.commit({0: 9})  # One past the last record.
@@ -399,7 +405,7 @@ def test_it_costs_what_an_append_does(make_log, store):
 
 
 def test_a_group_of_appends_is_kept_apart(mirror):
-    """COMMIT.md §13: each is a commit of its own; `reached` would come before the others' rows."""
+    """COMMIT.md §13: each is a separate commit; `reached` would precede the others' rows."""
     versions = [
         mirror.append(rows("a"), 0, (name, 1), offsets=[at]).version
         for name, at in (("p", 5), ("q", 9))
@@ -408,7 +414,7 @@ def test_a_group_of_appends_is_kept_apart(mirror):
 
 
 def test_edits_that_contradict_the_mode_are_damage(mirror):
-    """FORMAT.md §16: ends never go back, and a log that gives offsets takes none."""
+    """FORMAT.md §16: ends never go back, and a log that assigns offsets accepts none."""
     commit(mirror, [5])
     head = mirror.handle.tip.head
     version = mirror.version + 1
@@ -431,8 +437,8 @@ def test_edits_that_contradict_the_mode_are_damage(mirror):
 
 
 def test_it_compares_offsets_for_ever(mirror):
-    """Not even after its mirror has ended another record may win: its times are the source's."""
+    """Even after its mirror has ended, no other record may win: its timestamps are the source's."""
     commit(mirror, [7])
     mirror.give_offsets()
-    with pytest.raises(InvalidInputError, match="compares by offset"):
+    with pytest.raises(InvalidInputError, match="compares records by offset"):
         mirror.alter({"compaction.strategy": "timestamp"})

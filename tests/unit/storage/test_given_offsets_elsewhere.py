@@ -1,4 +1,4 @@
-"""Logs whose offsets are given, with gaps and partitions that are empty far from 0, as others have
+"""Logs with given offsets, with gaps and partitions that are empty far from 0, as other parts see
 them: engines, cuts, published views, copies, repairs (S75).
 """
 
@@ -17,7 +17,7 @@ TOPIC = "kafka:cluster/topic"
 
 
 def mirrored(log, offsets, ends, starts=None, value=str):
-    """What a mirror commits: records of partition 0, and up to where the topic is covered."""
+    """A mirror's commit: records of partition 0, and how far the topic is covered."""
     with log.transaction("clog-mirror") as t:
         t.cover(ends, start=starts or {})
         records = [{"key": f"k{at % 3}", "value": value(at)} for at in offsets]
@@ -27,7 +27,7 @@ def mirrored(log, offsets, ends, starts=None, value=str):
 
 @pytest.fixture
 def log(tmp_path):
-    """Gaps before, between and behind records; a partition of which all was purged."""
+    """Gaps before, between and after records; a partition whose records were all purged."""
     made = Log.create(str(tmp_path / "log"), 2, features=["given-offsets"])
     mirrored(made, [3, 4, 9], {0: 16, 1: 5000}, {0: 2, 1: 5000})
     return made
@@ -65,7 +65,7 @@ def test_engines_read_the_table_now_and_at_a_cut(log, read):
 
 
 def test_other_engines_read_its_views_at_the_cut(log):
-    """Published at the cut's version, though the log went on, gaps and all."""
+    """Published at the cut's version, although the log continued, including its gaps."""
     deltalake = pytest.importorskip("deltalake")
     polars = pytest.importorskip("polars")
     cut = snapshot(log.url, "then", publish=["delta"])
@@ -79,7 +79,7 @@ def test_other_engines_read_its_views_at_the_cut(log):
 
 
 def test_a_repair_keeps_the_offsets(make_log, open_log, store):
-    """What was given, the ends that no record marks, the position: the mirror goes on there."""
+    """Given offsets, ends without records, the position: the mirror continues there."""
     log = make_log(partitions=2, features=["given-offsets"])
     mirrored(log, [3, 4, 9], {0: 16, 1: 5000}, {0: 2, 1: 5000})
     mirrored(log, [20, 21], {0: 25})
@@ -105,7 +105,7 @@ def test_a_repair_keeps_the_offsets(make_log, open_log, store):
 
 
 def test_a_copy_has_the_records_in_their_order(log, tmp_path, cli):
-    """`clog copy` makes an ordinary log, without gaps; `clog export --table` is the table."""
+    """`clog copy` makes an ordinary log, without gaps; `clog export --table` writes the table."""
     cli("copy", log.url, target := str(tmp_path / "copy"))
     made = Log.open(target)
     assert made.table().to_arrow().num_rows == 2

@@ -17,7 +17,7 @@ def test_an_id_is_32_hex_digits_and_never_the_same(ids):
 
 @pytest.mark.parametrize("ids", [SystemIds(), SeededIds(1)], ids=["system", "seeded"])
 def test_uniform_and_seed_stay_in_their_ranges(ids):
-    """Half open: never 1.0, never 2**64; and not a constant."""
+    """Half open: never 1.0, never 2**64; and not constant."""
     floats = [ids.uniform() for _ in range(1000)]
     seeds = [ids.seed() for _ in range(1000)]
     assert all(0 <= x < 1 for x in floats)

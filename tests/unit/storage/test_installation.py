@@ -1,4 +1,4 @@
-"""What to install: a command that works, whatever clog was installed from."""
+"""Hints on what to install: a working command, whatever clog was installed from."""
 
 import tomllib
 from importlib.metadata import PackageNotFoundError
@@ -15,7 +15,7 @@ EXTRAS = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"
 
 @pytest.mark.parametrize("extra", ["s3", "gcs", "azure", "sftp", "hdfs", "cli", "metrics", "spark"])
 def test_the_packages_of_an_extra_are_named(extra):
-    """As pyproject.toml states them, each in quotes for the shell; clog itself is in no index."""
+    """As in pyproject.toml, each in quotes for the shell; clog itself is in no index."""
     command = env.install_extra(extra)
     assert command.startswith('run pip install "')
     named = command.split('"')[1::2]

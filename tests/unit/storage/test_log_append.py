@@ -1,4 +1,4 @@
-"""Appending through `Log`: offsets, order, what is refused."""
+"""Appending through `Log`: offsets, order, refusals."""
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,7 @@ def test_offsets_are_given_once(make_log, open_log):
 
 
 def test_order_inside_an_append_is_as_given(make_log):
-    """S44: each partition has its records in the order in which they were handed over."""
+    """S44: each partition has its records in the order in which they were given."""
     log = make_log(partitions=3)
     parts = [i % 3 for i in range(300)]
     log.append([{"key": "k", "value": str(i)} for i in range(300)], partition=parts)
@@ -46,7 +46,7 @@ def test_order_inside_an_append_is_as_given(make_log):
 
 
 def test_keys_choose_partitions(make_log):
-    """Without a partition a record goes where its key's hash says."""
+    """Without a partition, a record goes where its key's hash says."""
     log = make_log(partitions=4)
     keys = [f"key-{i}" for i in range(50)]
     log.append(batch(*keys))
@@ -58,7 +58,7 @@ def test_keys_choose_partitions(make_log):
 
 
 def test_records_without_key_go_round(make_log):
-    """A log that takes records without keys spreads them over its partitions."""
+    """A log that accepts records without keys spreads them over its partitions."""
     log = make_log(partitions=3, config=NO_KEYS)
     result = log.append([{"key": None, "value": "v"}] * 6)
     assert result.offsets == {0: (0, 2), 1: (0, 2), 2: (0, 2)}
@@ -75,7 +75,7 @@ def test_empty_values_and_keys_stay(make_log, values_of):
 
 
 def test_headers_and_timestamps_stay(make_log, clock):
-    """A record comes back whole; without a timestamp it gets the clock's."""
+    """A record is returned completely; without a timestamp it gets the clock's."""
     log = make_log()
     log.append(
         [
@@ -90,7 +90,7 @@ def test_headers_and_timestamps_stay(make_log, clock):
 
 
 def test_a_record_without_key_is_refused(make_log):
-    """S5: the whole append with it; the error says which record, and how many."""
+    """S5: the whole append is refused; the error says which record, and how many."""
     log = make_log(partitions=2)
     with pytest.raises(InvalidInputError, match=r"2 of 4 records have no key.*record 1;.*compact"):
         log.append(batch("a", None, "b", None))
@@ -99,7 +99,7 @@ def test_a_record_without_key_is_refused(make_log):
 
 
 def test_a_record_too_large_is_refused(make_log):
-    """S6: Kafka's default takes 1 MiB of key and value, and not one byte more."""
+    """S6: Kafka's default allows 1 MiB of key and value, and not one byte more."""
     log = make_log()
     log.append([{"key": "k", "value": bytes((1 << 20) - 1)}])
     with pytest.raises(
@@ -110,7 +110,7 @@ def test_a_record_too_large_is_refused(make_log):
 
 
 def test_what_is_refused_follows_the_newest_config(make_log, open_log):
-    """S42: an alter takes effect with the next append, of a handle that did not see it, too."""
+    """S42: an alter takes effect with the next append, even of a handle that did not see it."""
     log, other = make_log(), open_log()
     log.alter({"cleanup.policy": "delete"})
     assert other.append([{"key": None, "value": "v"}]).offsets == {0: (0, 1)}
@@ -121,7 +121,7 @@ def test_what_is_refused_follows_the_newest_config(make_log, open_log):
 
 
 def test_config_that_changed_during_the_append_counts(make_log, open_log):
-    """S42: facts are checked again at the commit, against the config of then."""
+    """S42: facts are checked again at the commit, against the config at that time."""
     log, other = make_log(config=NO_KEYS), open_log()
     writer = other.object_writer()
     records, _ = to_records([{"key": None, "value": "v"}], now_us=0)
@@ -134,7 +134,7 @@ def test_config_that_changed_during_the_append_counts(make_log, open_log):
 
 
 def test_log_append_time(make_log, clock):
-    """S9: with LogAppendTime all records of a commit bear its time, whatever they brought."""
+    """S9: with LogAppendTime, all records of a commit have its time, whatever they had."""
     log = make_log(config={"message.timestamp.type": "LogAppendTime"})
     clock.advance(5)
     log.append([{"key": "a", "value": "1", "timestamp": 0}, {"key": "b", "value": "2"}])
@@ -150,7 +150,7 @@ def test_log_append_time(make_log, clock):
     [({}, 3_600_001), ({"message.timestamp.before.max.ms": 500}, -501)],
 )
 def test_timestamps_out_of_bounds_are_refused(make_log, clock, config, offset_ms):
-    """S9: CreateTime may differ from the clock by so much, and not by 1 ms more."""
+    """S9: CreateTime may differ from the clock by that much, and not by 1 ms more."""
     log = make_log(config=config)
     at_bound = offset_ms - 1 if offset_ms > 0 else offset_ms + 1
     log.append([{"key": "k", "value": "v", "timestamp": clock.now_ms() + at_bound}])
@@ -160,7 +160,7 @@ def test_timestamps_out_of_bounds_are_refused(make_log, clock, config, offset_ms
 
 
 def test_a_refusal_is_the_newest_configs(make_log, open_log, clock):
-    """S42, S9: what the config known here refuses, a newer one may take."""
+    """S42, S9: a newer config may allow what the config known here refuses."""
     log, other = make_log(config={"message.timestamp.after.max.ms": 5}), open_log()
     log.alter({"message.timestamp.after.max.ms": 500})
     ahead = [{"key": "k", "value": "v", "timestamp": clock.now_ms() + 400}]
@@ -183,7 +183,7 @@ def test_a_partition_that_does_not_exist_is_refused(make_log, partition):
 
 
 def test_arrow_data_in_any_cut(make_log):
-    """Tables of several chunks, slices and record batches are what they show."""
+    """Tables of several chunks, slices and record batches are appended as they appear."""
     log = make_log()
     table = pa.table({"key": ["a", "b", "c", "d"], "value": pa.array([b"1", None, b"3", b"4"])})
     log.append(pa.concat_tables([table.slice(1, 2), table.slice(0, 1)]))

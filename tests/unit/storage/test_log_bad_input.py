@@ -1,4 +1,6 @@
-"""What is wrong is said: bad logs, paths, records each have their error, nothing half done."""
+"""Errors are explicit: bad logs, paths and records each have their error, and nothing is
+half done.
+"""
 
 import copy
 import json
@@ -27,7 +29,7 @@ ONE = [{"key": "a", "value": "1"}]
 
 
 def rewrite(store, path, change):
-    """Changes the body of a document of a log and makes its header right again."""
+    """Changes the body of a document of a log and corrects its header."""
     header, _, body = inside(store).get(path).partition(b"\n")
     assert json.loads(header)["encoding"] == "json"
     value = json.loads(body)
@@ -38,7 +40,7 @@ def rewrite(store, path, change):
 
 
 def test_no_log(store):
-    """A path without a log: the error says how to make one; opening leaves nothing."""
+    """A path without a log: the error says how to create one; opening leaves nothing behind."""
     with pytest.raises(NotFoundError, match=r"no log at memory://.*; create one with Log\.create"):
         Log.open(store)
     assert list(store.list("")) == []
@@ -47,8 +49,8 @@ def test_no_log(store):
 
 
 def test_what_is_open_is_not_pickled(tmp_path):
-    """A reader, a transaction: the error names the log and what to pass instead, and no option,
-    which may be a secret.
+    """A reader, a transaction: the error has the log and what to pass instead, and no option, which
+    may be a secret.
     """
     url = f"file://{tmp_path}/log"
     log = Log.create(url, partitions=1, storage_options={"auto_mkdir": True})
@@ -61,8 +63,8 @@ def test_what_is_open_is_not_pickled(tmp_path):
 
 
 def test_a_log_and_its_table_are_pickled_by_url(tmp_path):
-    """Another process opens the log anew, and reads the table at the same version; options that may
-    be secrets stay behind.
+    """Another process opens the log again, and reads the table at the same version; options that
+    may be secrets are not passed.
     """
     url, secret = f"file://{tmp_path}/log", {"password": "hunter22", "auto_mkdir": True}
     log = Log.create(url, partitions=2, storage_options=secret)
@@ -81,7 +83,7 @@ def test_a_log_and_its_table_are_pickled_by_url(tmp_path):
 
 
 def test_a_log_with_a_store_of_its_own_is_not_pickled(make_log):
-    """What another process could not open is refused in words."""
+    """A log that another process could not open is refused with a message."""
     with pytest.raises(InvalidInputError, match="opened with a custom store or clock"):
         pickle.dumps(make_log())
 
@@ -95,7 +97,7 @@ def test_a_log_is_there(make_log, open_log, store):
 
 
 def test_two_creators_race(make_log, open_log, store):
-    """One makes the log; the other is told that it exists."""
+    """One creates the log; the other gets an error that it exists."""
     late = FaultyStore(
         store, Faults(Fault(FaultKind.MEANWHILE, "create", run=lambda: make_log(partitions=2)))
     )
@@ -129,7 +131,7 @@ def test_numbers_of_partitions(make_log, partitions):
 
 @pytest.mark.parametrize("cut", [0, 10, 200, -1])
 def test_a_truncated_commit(make_log, open_log, store, cut):
-    """Length and hash tell; the error names the file."""
+    """Length and hash show it; the error names the file."""
     make_log().append(ONE)
     inside(store).put(SECOND, inside(store).get(SECOND)[:cut])
     with pytest.raises(CorruptionError, match=SECOND):
@@ -152,7 +154,7 @@ def test_a_commit_under_another_name(make_log, open_log, store):
 
 
 def test_a_head_that_does_not_follow(make_log, open_log, store):
-    """What the edits make and what the head says must be the same."""
+    """The result of the edits and the head must be the same."""
     make_log().append(ONE)
     rewrite(store, SECOND, lambda body: body["head"]["partitions"].update(end=[2]))
     with pytest.raises(CorruptionError, match="does not match its edits"):

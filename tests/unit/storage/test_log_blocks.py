@@ -1,4 +1,6 @@
-"""Commits deleted by blocks (COMMIT.md §4): nobody who slept believes what he finds there."""
+"""Commits deleted by blocks (COMMIT.md §4): a delayed process does not trust what it
+finds there.
+"""
 
 import numpy as np
 import pytest
@@ -7,15 +9,17 @@ from clog.storage import (
     AlreadyExistsError,
     CorruptionError,
     Log,
+    LogReplacedError,
     ManualClock,
     NotFoundError,
     StoreUnavailableError,
     VersionExpiredError,
 )
+from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.tip import CONFIRM_MS, block_body, read_block
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
-from clog.storage.format.commits import read_commit
+from clog.storage.format.commits import Edit, read_commit
 from clog.storage.objects.records import to_records
 from clog_testing.crash import copy_of, discard, inside, memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -72,7 +76,7 @@ def close_block(store, first):
 
 
 class SwappedStore(FaultyStore):
-    """A store that another one takes the place of, while its users sleep."""
+    """A store that is replaced by another one while its users are delayed."""
 
     def become(self, store):
         for found in self.inner.list(""):
@@ -84,7 +88,7 @@ class SwappedStore(FaultyStore):
 
 @pytest.fixture
 def sleeper(aged, clock):
-    """A handle that knows version 5, and wakes up after the first blocks were deleted."""
+    """A handle that knows version 5, and continues after the first blocks were deleted."""
     early, _ = aged
     swapped = SwappedStore(copy_of(early))
     log = Log.open(swapped, clock=clock, ids=SeededIds(77))
@@ -101,7 +105,7 @@ def sleeper(aged, clock):
 
 
 def zombie_commit(store, early):
-    """A file that a committer who slept left in a deleted block."""
+    """A file that a delayed committer left in a deleted block."""
     other = Log.open(copy_of(early), ids=SeededIds(88))
     other.append([{"key": "zombie", "value": "never committed"}], producer=("zombie", 1))
     path = documents.commit_path(ASLEEP_AT + 1)
@@ -113,7 +117,7 @@ def keys_in(log):
 
 
 def test_a_cold_reader_finds_the_head(aged, open_log):
-    """Without any hint too: after the closed blocks the search goes on as ever."""
+    """Also without a hint: after the closed blocks the search continues as usual."""
     _, store = aged
     for hint in (
         b"{}",
@@ -152,7 +156,7 @@ def test_a_cold_reader_that_sleeps_in_the_middle(aged, open_log, clock):
 
 @pytest.mark.parametrize("hint", [b'{"version": 4}', b'{"version": 0}', None])
 def test_a_zombies_file_is_not_believed(aged, open_log, hint):
-    """A hint that leads among files of committers that slept leads nowhere."""
+    """A hint that leads to files of delayed committers leads nowhere."""
     early, store = aged
     changed = copy_of(store)
     zombie_commit(changed, early)
@@ -195,7 +199,7 @@ def test_a_sleeping_committer_commits_at_the_head(aged, clock):
 
 
 def test_a_committer_that_sleeps_in_the_middle(aged, clock):
-    """K5: it creates version 6, which was deleted, finds its block closed, and starts anew: the
+    """K5: it creates version 6, which was deleted, finds its block closed, and starts again: the
     file it made was never committed, whoever finds it.
     """
     early, late = aged
@@ -215,7 +219,9 @@ def test_a_committer_that_sleeps_in_the_middle(aged, clock):
 
 
 def test_a_committer_that_loses_to_a_zombie(aged, clock):
-    """The file that was faster was never committed either: it is no tip, and answers for nobody."""
+    """The file that was faster was never committed either: it is not a tip, and not a result for
+    anyone.
+    """
     early, late = aged
     swapped = SwappedStore(copy_of(early), clock=clock)
     log = Log.open(swapped, clock=clock, ids=SeededIds(77))
@@ -256,8 +262,85 @@ def test_a_committer_that_sleeps_after_it_lost_to_a_zombie(aged, clock):
     discard(swapped.inner)
 
 
+def test_a_committer_that_sleeps_after_it_lost_to_two_zombies(aged, clock):
+    """What it last knew to be committed is the version before both."""
+    early, late = aged
+    swapped = SwappedStore(copy_of(early), clock=clock)
+    log = Log.open(swapped, clock=clock, ids=SeededIds(77))
+    zombie = Log.open(copy_of(early), ids=SeededIds(88))
+    left = [documents.commit_path(ASLEEP_AT + n) for n in (1, 2)]
+    for _ in left:
+        zombie.append([{"key": "zombie", "value": "never committed"}])
+
+    def take(path):
+        inside(swapped.inner).put(path, zombie.handle.store.get(path))
+
+    def deleted_and_taken():
+        swapped.become(copy_of(late))
+        take(left[0])
+
+    def swept():
+        clock.advance(2 * DAY_MS)
+        for path in left:
+            inside(swapped.inner).delete(path)
+
+    after = f"*/{documents.commit_path(ASLEEP_AT + 3)}"
+    swapped.plan = Faults(
+        Fault(FaultKind.MEANWHILE, "create", run=deleted_and_taken),
+        Fault(FaultKind.MEANWHILE, "create", nth=2, run=lambda: take(left[1])),
+        Fault(FaultKind.MEANWHILE, "get", after, run=swept),
+    )
+    result = log.append([{"key": "awake", "value": "1"}])
+    assert (result.version, result.duplicate) == (NEWEST + 1, False)
+    discard(swapped.inner)
+
+
+def test_a_committer_that_gave_up_after_a_zombie_knows_its_history(aged, clock):
+    """S47: an older copy in place of the log is no news, though the version before the zombie's is
+    in it.
+    """
+    early, late = aged
+    swapped = SwappedStore(copy_of(early), clock=clock)
+    log = Log.open(swapped, clock=clock, ids=SeededIds(77))
+
+    def deleted_and_taken():
+        clock.advance(2 * DAY_MS)
+        swapped.become(copy_of(late))
+        zombie_commit(swapped.inner, early)
+
+    swapped.plan = Faults(Fault(FaultKind.MEANWHILE, "create", run=deleted_and_taken))
+    nothing = NothingToCommit()
+    tried = log.handle.commit(
+        lambda tip, _: Edit() if tip.version == ASLEEP_AT else nothing, operation="try"
+    )
+    assert (tried, log.handle.tip.version) == (nothing, NEWEST)
+    older = copy_of(late)
+    inside(older).delete(documents.commit_path(NEWEST))
+    swapped.become(older)
+    clock.advance(CONFIRM_MS)
+    with pytest.raises(LogReplacedError, match="restored from a copy"):
+        log.end_offsets()
+    discard(swapped.inner)
+
+
+def test_what_expires_while_a_commit_is_prepared(aged, clock):
+    """K2: a file of the tip that is gone may have expired just now, together with the tip."""
+    early, late = aged
+    swapped = SwappedStore(copy_of(early))
+    log = Log.open(swapped, clock=clock, ids=SeededIds(77))
+
+    def prepare(tip, _):
+        if tip.version > ASLEEP_AT:
+            return Edit()
+        swapped.become(copy_of(late))
+        raise FileNotFoundError(2, "as planned", "pages/x")
+
+    assert log.handle.commit(prepare, operation="try").version == NEWEST + 1
+    discard(swapped.inner)
+
+
 def test_no_log_is_created_over_deleted_commits(aged, clock):
-    """Version 0 is absent, and the log is there."""
+    """Version 0 is absent, and the log exists."""
     changed = copy_of(aged[1])
     inside(changed).delete(documents.LATEST)
     with pytest.raises(AlreadyExistsError):
@@ -266,7 +349,9 @@ def test_no_log_is_created_over_deleted_commits(aged, clock):
 
 
 def test_a_creator_that_slept(aged, clock):
-    """It looked when there was nothing, and created version 0 after a log had come and grown."""
+    """It looked when there was nothing, and created version 0 after a log had been created and had
+    grown.
+    """
     _, late = aged
     swapped = SwappedStore(memory_store())
     swapped.plan = Faults(
@@ -291,7 +376,7 @@ def test_a_duplicate_of_a_deleted_commit(aged, clock):
 
 
 def test_closed_blocks_without_anything_after_them(aged, clock):
-    """A file of a block alone is no log."""
+    """A block's file alone is not a log."""
     store = copy_of(aged[1])
     for found in list(inside(store).list(documents.COMMITS)):
         inside(store).delete(found.path)
@@ -302,8 +387,8 @@ def test_closed_blocks_without_anything_after_them(aged, clock):
 
 @pytest.fixture
 def forked(clock):
-    """A store in its 8th version, and one that goes on until its first blocks are deleted and a
-    committer that slept leaves another version 4 there, of two records instead of one.
+    """A store in its 8th version, and one that continues until its first blocks are deleted and a
+    delayed committer leaves another version 4 there, of two records instead of one.
     """
     store = memory_store()
     log = Log.create(store, partitions=1, clock=clock, ids=SeededIds(1))
@@ -327,7 +412,7 @@ def forked(clock):
 
 
 def closing_before_version_4(early, late, clock):
-    """Who is about to read it sleeps until its block is closed and deleted."""
+    """The process about to read it is delayed until its block is closed and deleted."""
 
     def sleep():
         clock.advance(2 * DAY_MS)
@@ -337,8 +422,8 @@ def closing_before_version_4(early, late, clock):
 
 
 def test_a_committer_that_needs_edits_of_a_closed_block(forked, clock):
-    """K3: for its snapshot it reads the edits since the last one, and sleeps: it finds what
-    another that slept left there. Only the newest version may say that a log is damaged.
+    """K3: for its snapshot it reads the edits since the last one, and is delayed: it finds what
+    another delayed process left there. Only for the newest version is damage reported.
     """
     early, late = forked
     log = Log.open(early, clock=clock, ids=SeededIds(77))
@@ -349,8 +434,8 @@ def test_a_committer_that_needs_edits_of_a_closed_block(forked, clock):
 
 @pytest.mark.parametrize("deleted", [False, True])
 def test_a_committer_that_wakes_while_its_block_is_closed(forked, clock, deleted):
-    """It slept after its last look, and again as it reads the edits since the last snapshot: what
-    refuses it has expired with its tip, and is no damage.
+    """It was delayed after its last look, and again as it reads the edits since the last snapshot:
+    what refuses it has expired with its tip, and is not damage.
     """
     early, late = forked
     if deleted:
@@ -382,8 +467,9 @@ def test_a_reader_of_a_version_whose_block_is_closed_meanwhile(forked, clock, de
 
 
 def test_a_sleeper_beside_what_another_left_in_the_block_that_was_closed(clock):
-    """Only the first block is closed. What the other left is the last version of it and goes on
-    from the sleeper's tip; the version after it is open, and has another parent: no damage.
+    """Only the first block is closed. What the other left is the last version of it and continues
+    from the delayed process's tip; the version after it is open, and has another parent: not
+    damage.
     """
     store = memory_store()
     log = Log.create(store, partitions=1, clock=clock, ids=SeededIds(1))
@@ -409,8 +495,8 @@ def test_a_sleeper_beside_what_another_left_in_the_block_that_was_closed(clock):
 
 @pytest.fixture
 def others(clock):
-    """A store, and what others do on it while somebody sleeps over version 3: they commit until the
-    first block is closed, and return the newest version.
+    """A store, and what others do in it while a process is delayed over version 3: they commit
+    until the first block is closed, and return the newest version.
     """
     store = memory_store()
     log = Log.create(store, partitions=1, clock=clock, ids=SeededIds(1))
@@ -429,7 +515,7 @@ def others(clock):
 
 
 def test_a_committer_that_sleeps_after_its_commit(others, clock):
-    """K5: its block is closed and names its commit. It happened, and is not the newest any more."""
+    """K5: its block is closed and names its commit. It happened, and is no longer the newest."""
     store, act = others
 
     def slept():
@@ -445,8 +531,8 @@ def test_a_committer_that_sleeps_after_its_commit(others, clock):
 
 
 def test_a_reader_that_wakes_while_its_block_is_closed(clock):
-    """It finds versions that are there, and then one that is gone since it began to look: absent
-    does not mean newest where the first look came late.
+    """It finds existing versions, and then one that was deleted since it started to look: absent
+    does not mean newest if the first look came late.
     """
     store = memory_store()
     log = Log.create(store, partitions=1, clock=clock, ids=SeededIds(1))
@@ -469,7 +555,7 @@ def test_a_reader_that_wakes_while_its_block_is_closed(clock):
 
 
 def test_a_search_that_fails_where_the_tip_is_gone(others, clock):
-    """A tip that was deleted is not taken for the newest, since it could not be looked further."""
+    """A deleted tip is not taken for the newest, since looking further was impossible."""
     store, act = others
     failing = FaultyStore(store)
     log = Log.open(failing, clock=clock, ids=SeededIds(2))
@@ -483,8 +569,8 @@ def test_a_search_that_fails_where_the_tip_is_gone(others, clock):
 
 
 def test_the_file_of_another_block_is_damage():
-    """FORMAT.md §7: an open one in place of a closed one would make a sleeper's commit genuine."""
+    """FORMAT.md §7: an open one in place of a closed one would make a delayed commit genuine."""
     store = memory_store()
     store.put(documents.block_path(0), documents.encode("block", block_body(BLOCK)))
-    with pytest.raises(CorruptionError, match=r"it is of block 8"):
+    with pytest.raises(CorruptionError, match=r"it belongs to block 8"):
         read_block(store, 3)

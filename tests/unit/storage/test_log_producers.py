@@ -1,4 +1,4 @@
-"""Appends that happen once: producers, streams and transaction ids, and what is kept of them."""
+"""Appends that happen once: producers, streams and transaction ids, and what is kept about them."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def objects_of(log, rows=ONE):
 
 
 def test_a_repeated_sequence_is_answered_with_the_first_result(make_log, open_log, clock):
-    """The same sequence again commits nothing, also through another handle and after others."""
+    """S78: the same sequence again commits nothing, also through another handle, after others."""
     log = make_log(partitions=2)
     first = log.append(ONE, producer=("p", 0))
     log.append(TWO, producer=("q", 0))
@@ -36,7 +36,9 @@ def test_a_repeated_sequence_is_answered_with_the_first_result(make_log, open_lo
 
 
 def test_a_duplicate_that_learns_at_the_commit(make_log, open_log, store):
-    """Two that send the same sequence race: the loser finds the winner's entry, and is answered."""
+    """Two that send the same sequence race: the loser finds the winner's entry, and gets its
+    result.
+    """
     log, other = make_log(), open_log()
     first = log.append(ONE, producer=("p", 7))
     again = other.append(ONE, producer=("p", 7))  # its tip is version 0
@@ -47,9 +49,9 @@ def test_a_duplicate_that_learns_at_the_commit(make_log, open_log, store):
 def test_other_records_under_the_same_sequence_are_an_error(make_log):
     log = make_log()
     log.append(ONE, producer=("p", 3))
-    with pytest.raises(InvalidInputError, match="repeats sequence 3, but with other records"):
+    with pytest.raises(InvalidInputError, match="repeats sequence 3 with records other"):
         log.append(TWO, producer=("p", 3))
-    with pytest.raises(InvalidInputError, match="repeats sequence 3, but with other records"):
+    with pytest.raises(InvalidInputError, match="repeats sequence 3 with records other"):
         log.append([{**ONE[0], "timestamp": 5}], producer=("p", 3))
     assert log.version == 1
 
@@ -114,8 +116,8 @@ def test_a_page_that_newer_versions_need_no_more(make_log, open_log):
 
 @pytest.mark.parametrize("sequence", [0, 1])
 def test_a_page_that_is_missing_is_damage(make_log, open_log, sequence):
-    """Nobody can say whether the writer appended: our error names the page, before a commit and in
-    it; who is in the head goes on.
+    """Nobody can know whether the writer appended: a clog error names the page, before a commit and
+    in it; writers in the head continue.
     """
     log = make_log()
     for i in range(WRITERS_MAX + 1):
@@ -157,7 +159,9 @@ def test_recent_writers_need_no_page(make_log, store, open_log):
 
 
 def test_a_stream_repeats_its_last_batch(make_log):
-    """The last batch of the same query again is a duplicate, whatever it brings: the first wins."""
+    """The last batch of the same query again is a duplicate, whatever it contains: the
+    first wins.
+    """
     log = make_log()
     first = log.append_objects(objects_of(log), Writer("w", "stream", 4, "query-1", "aa"))
     again = log.append_objects(objects_of(log, TWO), Writer("w", "stream", 4, "query-1", "bb"))
@@ -176,7 +180,7 @@ def test_another_query_under_the_same_id_is_refused(make_log):
 
 @pytest.mark.parametrize("version", [4, 3])
 def test_a_transaction_at_or_below_the_last_is_skipped(make_log, version):
-    """As Delta's txnVersion."""
+    """Like Delta's txnVersion."""
     log = make_log()
     log.append_objects(objects_of(log), Writer("app", "txn", 4))
     again = log.append_objects(objects_of(log), Writer("app", "txn", version))
@@ -186,7 +190,7 @@ def test_a_transaction_at_or_below_the_last_is_skipped(make_log, version):
 
 
 def test_a_duplicate_whose_commit_is_gone(make_log, store):
-    """Its offsets are not known any more; that it is one is."""
+    """Its offsets are no longer known; that it is a duplicate is."""
     log = make_log()
     log.append(ONE, producer=("p", 0))
     inside(store).delete("commits/00000000000000000001.json")
@@ -207,7 +211,7 @@ def test_writers_of_one_name_and_different_kinds_are_different(make_log):
 
 
 def test_a_transaction_below_the_last_one_is_skipped_without_a_result(make_log):
-    """What the last one did is not what this one did: its offsets are not told."""
+    """What the last one did is not what this one did: its offsets are not returned."""
     log = make_log()
     objects = objects_of(log)
     log.append_objects(objects, Writer("app", "txn", 5))
@@ -232,7 +236,7 @@ def test_an_id_has_a_length(make_log, size):
 @pytest.mark.parametrize("sequence", [2**63, -2])
 @pytest.mark.parametrize("kind", ["txn", "stream", "producer"])
 def test_a_sequence_that_nobody_could_read_is_refused(make_log, open_log, kind, sequence):
-    """Integers of a log have 64 bits: one longer in the head, and the log would be lost to all."""
+    """Integers of a log have 64 bits: with a longer one in the head the log would be unreadable."""
     log = make_log()
     with pytest.raises(InvalidInputError, match=r"allowed: 0 to 9223372036854775807"):
         log.append_objects(objects_of(log), Writer("app", kind, sequence, query_id="q"))

@@ -1,4 +1,4 @@
-"""Reading through `Log`: positions, bounds, times, and what deleteRecords cuts."""
+"""Reading through `Log`: positions, bounds, times, and what deleteRecords removes."""
 
 import itertools
 from dataclasses import replace
@@ -67,7 +67,7 @@ def cleaned(make_log):
 
 @pytest.mark.parametrize("dense", [True, False])
 def test_any_range_of_a_cleaned_log_can_be_read(cleaned, dense):
-    """S1: bounds lie in gaps as elsewhere; a range that ends before it begins holds nothing."""
+    """S1: bounds may be in gaps; a range that ends before it starts contains nothing."""
     log, there = cleaned(dense=dense)
     for start, end in itertools.product((0, 1, 7, 14, 15, 17, 20), repeat=2):
         batches = list(log.read(start=start, end=end))
@@ -78,7 +78,7 @@ def test_any_range_of_a_cleaned_log_can_be_read(cleaned, dense):
 
 @pytest.mark.parametrize("dense", [True, False])
 def test_pieces_of_a_cleaned_log_can_be_cut(cleaned, dense):
-    """As the table view cuts them that goes on where its map was full."""
+    """As the table view divides them, which continues where its map was full."""
     log, there = cleaned(dense=dense)
     pieces = plan_range(log.handle.manifest(), 0, 0, 20)
     for offset in range(21):
@@ -88,7 +88,7 @@ def test_pieces_of_a_cleaned_log_can_be_cut(cleaned, dense):
 
 
 def test_the_end_is_there_without_records(make_log, open_log):
-    """S3: the end offset never goes back, not when every record below it is gone."""
+    """S3: the end offset never decreases, not even when every record below it is gone."""
     log = make_log()
     fill(log, 5)
     assert log.delete_records({0: -1}) == {0: 5}
@@ -100,7 +100,7 @@ def test_the_end_is_there_without_records(make_log, open_log):
 
 @pytest.mark.parametrize("asked", [3, 21, -1])
 def test_positions_out_of_range_are_refused(make_log, asked):
-    """S38: the error names the partition, the offset asked for and the range there is."""
+    """S38: the error names the partition, the requested offset and the existing range."""
     log = make_log(partitions=2)
     fill(log, 20, partition=1)
     log.delete_records({1: 4})
@@ -119,7 +119,7 @@ def test_starts_and_ends_by_partition(make_log):
 
 
 def test_delete_records_cuts_inside_a_chunk(make_log, open_log):
-    """S36: the log start offset becomes exactly the offset, in the middle of a segment, too."""
+    """S36: the log start offset becomes exactly the offset, also in the middle of a segment."""
     log = make_log()
     fill(log, 10, each=5)
     assert log.delete_records({0: 7}) == {0: 7}
@@ -167,7 +167,7 @@ def test_a_planned_read_finishes_on_its_plan(make_log):
 
 
 def test_a_read_whose_objects_went_says_so(make_log):
-    """A read is never planned anew in the middle: a value that was cleaned would be missing."""
+    """A read is never planned again in the middle: a cleaned value would be missing."""
     log = make_log()
     fill(log, 2)
     planned = log.read()

@@ -54,7 +54,7 @@ def test_the_maximum_lag_shortens_segment_ms(make_log):
 
 
 def test_jitter_rolls_earlier(make_log):
-    """S7: the jitter, drawn once for a segment, comes off segment.ms."""
+    """S7: the jitter, drawn once for a segment, is subtracted from segment.ms."""
     log = make_log(config={"segment.ms": 1000, "segment.jitter.ms": 1000})
     append(log, timestamp=0)
     log.roll()
@@ -78,7 +78,7 @@ def test_rolls_by_chunks(make_log):
 
 
 def test_one_append_can_roll_twice(make_log):
-    """Each object of an append is looked at in turn: the tasks of one batch may fill segments."""
+    """Each object of an append is checked in turn: the tasks of one batch may fill segments."""
     log = make_log(config={"segment.bytes": 2 * RECORD_BYTES})
     objects = []
     for _ in range(3):
@@ -106,7 +106,7 @@ def test_roll_seals_what_is_not_empty(make_log):
 
 
 def test_alter_takes_effect_with_the_next_append(make_log, open_log):
-    """S42: configs are read at each use; None goes back to the default."""
+    """S42: configs are read at each use; None restores the default."""
     log, other = make_log(), open_log()
     append(other, 2)
     log.alter({"segment.bytes": RECORD_BYTES})
@@ -155,7 +155,7 @@ def test_configs_that_cannot_be(make_log, open_log, store, config, words):
 
 
 def test_lags_that_contradict_what_was_set_before(make_log):
-    """S43: two configs that each are fine may contradict each other."""
+    """S43: two configs that are each valid may contradict each other."""
     log = make_log(config={"max.compaction.lag.ms": 10})
     with pytest.raises(InvalidInputError, match=r"min\.compaction\.lag\.ms"):
         log.alter({"min.compaction.lag.ms": 11})

@@ -1,4 +1,4 @@
-"""Typed logs: what is appended comes back as columns, whatever the type (S61, S62)."""
+"""Typed logs: what is appended is read back as columns, whatever the type (S61, S62)."""
 
 import datetime as dt
 import decimal
@@ -108,7 +108,7 @@ def test_frames_of_all_kinds_are_taken(make_typed, package, made):
 
 
 def test_tables_go_to_polars_and_pandas(make_typed):
-    """With the fields that are asked for alone."""
+    """With only the requested fields."""
     pytest.importorskip("polars")
     pytest.importorskip("pandas")
     log = make_typed()
@@ -209,8 +209,8 @@ def test_every_type_of_key(make_typed, kind, key):
 
 
 def test_typed_keys_are_a_feature_that_older_readers_name(make_typed, monkeypatch, store):
-    """FORMAT.md §0, §12.3: from the first version on, and of these keys alone; who does not know it
-    reads the schema, and refuses the log by the feature's name.
+    """FORMAT.md §0, §12.3: from the first version on, and only for these keys; a release that does
+    not know it reads the schema, and refuses the log by the feature's name.
     """
     price = pa.struct([("d", pa.date32()), ("p", pa.decimal128(9, 2)), ("ok", pa.bool_())])
     dated = pa.struct([("d", pa.date32())])
@@ -243,7 +243,7 @@ def test_typed_keys_are_a_feature_that_older_readers_name(make_typed, monkeypatc
     ids=str,
 )
 def test_a_type_of_a_key_that_none_stands_in_for_is_damage(key):
-    """FORMAT.md §12.3: a date is one by both names, and so are the others."""
+    """FORMAT.md §12.3: a date is one under both names, and so are the others."""
 
     def read(**types):
         own = {"name": "key", "id": 1, **types}
@@ -256,7 +256,7 @@ def test_a_type_of_a_key_that_none_stands_in_for_is_damage(key):
 
 
 def test_a_decimal_key_gets_more_digits_and_keeps_its_scale(make_typed):
-    """FORMAT.md §12.4: it is the same key; up to the 38 that its bytes have room for."""
+    """FORMAT.md §12.4: it is the same key; up to the 38 that fit into its bytes."""
     log = make_typed({"key": pa.decimal128(4, 2), "value": pa.int64()}, 3)
     log.append([{"key": D("12.50"), "value": 1}])
     log.evolve(widen={"key": pa.decimal128(38, 2)})
@@ -272,7 +272,7 @@ def test_a_decimal_key_gets_more_digits_and_keeps_its_scale(make_typed):
 
 @pytest.mark.parametrize("many", [D("9" * 5_000), D("9" * 77), D("-1E+80"), D("1" * 5_000 + ".5")])
 def test_a_decimal_of_too_many_digits_is_refused(make_typed, many):
-    """S62: as any value that does not fit, as a key that is asked for, too."""
+    """S62: like any value that does not fit, also as a requested key."""
     log = make_typed({"key": pa.decimal128(38, 2), "value": pa.decimal256(76, 3)})
     with pytest.raises(InvalidInputError, match=r"a key that does not fit decimal128\(38, 2\)"):
         log.table().get(many)
@@ -285,7 +285,7 @@ def test_a_decimal_of_too_many_digits_is_refused(make_typed, many):
 def test_a_key_of_another_type_is_not_looked_for(make_typed, key):
     """It would be taken for absent."""
     log = make_typed()
-    with pytest.raises(InvalidInputError, match="asked for"):
+    with pytest.raises(InvalidInputError, match="requested"):
         log.table().get(key)
 
 
@@ -457,7 +457,7 @@ def test_a_retried_append_is_told_from_another(make_typed, open_log):
     first = log.append(ROWS, producer=("p", 1))
     assert log.append(pa.Table.from_pylist(ROWS), producer=("p", 1)).duplicate
     changed = [*ROWS[:3], {"key": "c", "value": {"n": 3, "note": "", "tags": [""]}}]
-    with pytest.raises(InvalidInputError, match="other records"):
+    with pytest.raises(InvalidInputError, match="records other"):
         log.append(changed, producer=("p", 1))
     log.evolve(add={"value.more": pa.int8()}, widen={"value.n": pa.int64()})
     again = open_log().append(ROWS, producer=("p", 1))
@@ -467,7 +467,7 @@ def test_a_retried_append_is_told_from_another(make_typed, open_log):
 
 def test_schemas_evolve(make_typed, open_log):
     """S61: old objects are read by the newest schema, old versions by theirs, and an append that
-    was prepared under the old one is committed after.
+    was prepared under the old one is committed afterwards.
     """
     log, old = make_typed(), open_log()
     log.append(ROWS)
@@ -509,7 +509,7 @@ def test_schemas_evolve(make_typed, open_log):
     ids=repr,
 )
 def test_an_evolution_of_what_is_no_field_is_refused(make_typed, change):
-    """S61: with the path, and in clog's words; nothing changes."""
+    """S61: with the path, and with a clog error; nothing changes."""
     log = make_typed()
     with pytest.raises(InvalidInputError, match=r"is not a (field|pyarrow type)"):
         log.evolve(**change)
@@ -517,8 +517,8 @@ def test_an_evolution_of_what_is_no_field_is_refused(make_typed, change):
 
 
 def test_dictionaries_are_taken_or_refused(make_typed):
-    """S62: chunks of coded texts, views too, have dictionaries of their own; of lists Arrow joins
-    none.
+    """S62: chunks of dictionary-encoded texts, including views, have separate dictionaries; Arrow
+    joins none for lists.
     """
     log = make_typed({"key": pa.string(), "value": pa.list_(pa.int8())})
     coded = pa.DictionaryArray.from_arrays
@@ -541,7 +541,7 @@ def _zeros(rows):
 
 
 def test_an_append_by_a_handle_that_missed_the_evolution(make_typed, open_log):
-    """S62: a field that is new is looked for before it is refused."""
+    """S62: a new field is looked up before it is refused."""
     log, old = make_typed(), open_log()
     log.evolve(add={"value.more": pa.int8()})
     old.append([{"key": "a", "value": {"n": 1, "more": 5}}])
@@ -594,15 +594,15 @@ def _only(elements, name):
 
 
 def test_the_names_of_key_columns_are_checked_beside_the_schema():
-    """At creation, when they are altered, and when the schema evolves, whatever comes second."""
+    """At creation, when they are altered, and when the schema evolves, in either order."""
     value = pa.struct([("n", pa.int32())])
     pair = pa.struct([("a", pa.int64()), ("b", pa.string())])
     for schema, names, why in (
         (None, "id", "no schema"),
-        ({"key": pa.string(), "value": pa.int32()}, "id", "only a struct's fields"),
+        ({"key": pa.string(), "value": pa.int32()}, "id", "only the fields of a struct become"),
         ({"key": pair, "value": value}, "b,a", "with the fields a,b"),
-        ({"key": pa.string(), "value": value}, "a,b", "one column"),
-        ({"key": pa.string(), "value": value}, "N", "the value has a field 'N', too"),
+        ({"key": pa.string(), "value": value}, "a,b", "a single column"),
+        ({"key": pa.string(), "value": value}, "N", "the value also has a field 'N'"),
     ):
         with pytest.raises(InvalidInputError, match=f"{why}.*nothing was created"):
             Log.create("memory://key-columns", schema=schema, config={"table.key.columns": names})
@@ -611,28 +611,28 @@ def test_the_names_of_key_columns_are_checked_beside_the_schema():
         schema={"key": pa.string(), "value": value},
         config={"table.key.columns": "id"},
     )
-    with pytest.raises(InvalidInputError, match=r"field 'id', too.*nothing was changed"):
+    with pytest.raises(InvalidInputError, match=r"also has a field 'id'.*nothing was changed"):
         log.evolve(add={"value.ID": pa.int8()})
-    with pytest.raises(InvalidInputError, match="one column"):
+    with pytest.raises(InvalidInputError, match="a single column"):
         log.alter({"table.key.columns": "a,b"})
     log.alter({"table.key.columns": None})
     log.evolve(add={"value.ID": pa.int8()})
-    with pytest.raises(InvalidInputError, match="field 'id', too"):
+    with pytest.raises(InvalidInputError, match="also has a field 'id'"):
         log.alter({"table.key.columns": "id"})
 
 
 def test_two_who_evolve_at_once_do_not_lose_a_field(make_typed, open_log):
-    """S61: each starts from the newest schema there is."""
+    """S61: each starts from the newest existing schema."""
     log, other = make_typed(), open_log()
     log.evolve(add={"value.one": pa.int8()})
     assert "two" in [f.name for f in other.evolve(add={"value.two": pa.int8()}).field("value").type]
     assert [f.name for f in log.schema.field("value").type][-2:] == ["one", "two"]
-    with pytest.raises(InvalidInputError, match="it is there already"):
+    with pytest.raises(InvalidInputError, match="it already exists"):
         other.evolve(add={"value.one": pa.int8()})
 
 
 def test_a_pass_writes_what_an_evolution_added(make_typed):
-    """S61: a field that is NOT NULL in one that is new, and so null in all that was there."""
+    """S61: a NOT NULL field inside a new one, and so null in all existing records."""
     log = make_typed(config={"min.cleanable.dirty.ratio": "0"})
     log.append(ROWS)
     strict = pa.struct(
@@ -675,7 +675,7 @@ def test_a_key_comes_back_from_its_canonical_bytes(kind, key):
 
 @pytest.mark.parametrize(("kind", "values"), TYPES, ids=[str(kind) for kind, _ in TYPES])
 def test_rows_of_a_state_table_hold_every_type(clock, tmp_path, kind, values):
-    """S61: what Arrow would give, from the local file."""
+    """S61: the same as Arrow would give, from the local file."""
     nested = pa.struct([("x", kind), ("l", pa.list_(kind))])
     for name, value_type in (("plain", kind), ("nested", nested)):
         wrapped = [v if value_type is kind else {"x": v, "l": [v, None]} for v in (*values, None)]
@@ -690,8 +690,8 @@ def test_rows_of_a_state_table_hold_every_type(clock, tmp_path, kind, values):
 
 
 def test_a_forged_footer_is_damage_and_nothing_else(make_typed, store):
-    """Its sum is right, and so is the object's: whoever can write to a log can do that. What is
-    read all the same is whole.
+    """Its checksum is right, and so is the object's: whoever can write to a log can do that. What
+    is read all the same is complete.
     """
     kinds = [(f"c{i}", kind) for i, (kind, _) in enumerate(TYPES)]
     log = make_typed({"key": pa.struct([("a", pa.int64())]), "value": pa.struct(kinds)})
@@ -720,8 +720,8 @@ def test_a_forged_footer_is_damage_and_nothing_else(make_typed, store):
 
 
 def test_a_writer_that_rested_while_the_schema_evolved_goes_on(make_typed, store, clock):
-    """S61: he looks whether his log still stands before he writes, and finds the later schema; what
-    he was given fits it as well.
+    """S61: before it writes it checks whether its log is still there, and finds the later schema;
+    its input fits that as well.
     """
     log = make_typed()
     rested = Log.open(store, clock=clock, ids=SeededIds(77))
@@ -745,13 +745,13 @@ def buffers_of(kind, number, width):
     ("array", "message"),
     [
         (buffers_of(pa.decimal128(3, 2), 10**20, 16), "does not fit decimal128"),
-        (buffers_of(pa.time64("us"), 86_400_000_000, 8), "of no time of a day"),
-        (buffers_of(pa.time32("ms"), 2**32 - 1, 4), "of no time of a day"),
+        (buffers_of(pa.time64("us"), 86_400_000_000, 8), "that is not a time of day"),
+        (buffers_of(pa.time32("ms"), 2**32 - 1, 4), "that is not a time of day"),
     ],
     ids=["decimal", "time", "negative"],
 )
 def test_what_arrow_holds_and_a_type_does_not_is_refused(make_typed, array, message):
-    """S62: Parquet would store another value; inside of lists, too."""
+    """S62: Parquet would store another value; also inside lists."""
     for given in (array, pa.ListArray.from_arrays([0, 1], array)):
         log = make_typed({"key": pa.string(), "value": given.type}, on=f"memory://{given.type}")
         with pytest.raises(InvalidInputError, match=f"record 0 has a value.*{message}"):
@@ -790,7 +790,7 @@ def test_extensions_and_runs_are_taken_as_what_they_hold(make_typed):
     ids=str,
 )
 def test_values_of_numpy_and_integers_of_floats_are_exact(make_typed, kind, value, found):
-    """S62: taken as they are, or refused; None: refused."""
+    """S62: accepted as they are, or refused; None: refused."""
     log = make_typed({"key": pa.string(), "value": kind})
     if found is None:
         with pytest.raises(InvalidInputError, match=r"record 0 has a value (that does not|of no)"):
@@ -801,7 +801,7 @@ def test_values_of_numpy_and_integers_of_floats_are_exact(make_typed, kind, valu
 
 
 def test_a_frame_of_pandas_that_arrow_refuses_is_told_by_its_record(make_typed):
-    """S62: which record and field, as dicts are."""
+    """S62: with record and field, as for dicts."""
     pd = pytest.importorskip("pandas")
     log = make_typed()
     values = [{"n": 1, "note": "x"}, {"n": "2"}]

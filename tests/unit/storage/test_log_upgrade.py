@@ -18,7 +18,7 @@ ONE = [{"key": "k", "value": "v"}]
 
 @pytest.fixture
 def older(make_log, monkeypatch):
-    """A log as one that was created before there was any feature."""
+    """A log as it was created before there were features."""
     with monkeypatch.context() as m:
         m.setattr(creating, "NEW_LOG_FEATURES", FeatureNames())
         return make_log()
@@ -26,7 +26,7 @@ def older(make_log, monkeypatch):
 
 @pytest.fixture
 def ink(monkeypatch):
-    """A feature of writers, as a later release may have it."""
+    """A feature of writers that a later release may have."""
     feature = Feature("ink", "4", False, "colours")
     monkeypatch.setitem(registry.FEATURES, "ink", feature)
 
@@ -56,7 +56,7 @@ def test_a_feature_is_added_by_one_commit_for_good(older, open_log):
 
 
 def test_a_feature_that_is_there_costs_no_commit(make_log):
-    """Repeating it changes nothing; nor does asking."""
+    """Repeating it changes nothing; neither does listing."""
     log = make_log()
     assert [f.name for f in log.upgrade([DEAD_ROWS, DEAD_ROWS]) if f.state == "on"] == [DEAD_ROWS]
     log.upgrade()
@@ -64,7 +64,7 @@ def test_a_feature_that_is_there_costs_no_commit(make_log):
 
 
 def test_an_open_handle_learns_of_it(older, open_log):
-    """FORMAT.md §0: with the next look, and with a race that it loses."""
+    """FORMAT.md §0: at the next check, and when it loses a race."""
     other, loser = open_log(), open_log()
     older.upgrade([DEAD_ROWS])
     assert features_of(other).read == (DEAD_ROWS,)
@@ -88,7 +88,7 @@ def test_it_stays_through_snapshots_and_replays(older, open_log, store, ink, mon
 
 
 def test_an_upgrade_is_one_commit_and_an_upgraded_log_costs_what_it_did(older, open_log, store):
-    """COMMIT.md §7: as `alter`; then an append makes the requests that it made before."""
+    """COMMIT.md §7: like `alter`; then an append makes the same requests as before."""
     counting = CountingStore(store)
     log = open_log(counting)
 
@@ -105,7 +105,7 @@ def test_an_upgrade_is_one_commit_and_an_upgraded_log_costs_what_it_did(older, o
 
 
 def test_upgrades_that_race_add_both(older, open_log, ink):
-    """Who comes second adds what is still missing, to what the first has added."""
+    """The second one adds what is still missing to what the first has added."""
     other = open_log()
     older.upgrade([DEAD_ROWS])
     other.upgrade(["ink", DEAD_ROWS])
@@ -116,7 +116,9 @@ def test_upgrades_that_race_add_both(older, open_log, ink):
 
 
 def test_upgrades_beside_appends_lose_neither(older, open_log, store):
-    """FORMAT.md §0: each feature that can be added, by two at once, while others append."""
+    """FORMAT.md §0: each feature that can be added, by two at the same time, while others
+    append.
+    """
     names = [f.name for f in older.upgrade() if f.state == "off"]
 
     def append(who):
@@ -149,7 +151,7 @@ def test_upgrades_beside_appends_lose_neither(older, open_log, store):
     ],
 )
 def test_what_cannot_be_added_is_refused(older, monkeypatch, name, message):
-    """With the reason, and nothing is committed: not what could be added, either."""
+    """With the reason, and nothing is committed, not even what could be added."""
     later = Feature("quill", "4", False, "", is_built=False)
     first = Feature("schema", "4", True, "", at_creation=True)
     for feature in (later, first):
@@ -161,7 +163,9 @@ def test_what_cannot_be_added_is_refused(older, monkeypatch, name, message):
 
 
 def test_a_feature_of_writers_of_a_later_release_is_shown(older, open_log, ink, monkeypatch):
-    """Who does not know it reads on, is told its name, and can neither write nor add another."""
+    """A release that does not know it reads on, gets its name, and can neither write nor add
+    another.
+    """
     older.upgrade(["ink"])
     older.append(ONE)
     monkeypatch.delitem(registry.FEATURES, "ink")
@@ -174,8 +178,8 @@ def test_a_feature_of_writers_of_a_later_release_is_shown(older, open_log, ink, 
 
 
 def test_an_open_handle_of_an_older_release_stops(older, open_log, monkeypatch):
-    """FORMAT.md §0: a feature of readers that it does not know ends its reads and writes, by a look
-    as by a race that it loses, and nothing of it is committed.
+    """FORMAT.md §0: an unknown feature of readers ends reads and writes, by a check as by a lost
+    race, and nothing is committed.
     """
     reader, writer = open_log(), open_log()
     feature = Feature("quill", "4", True, "")

@@ -1,11 +1,13 @@
 """Many commits, several handles: snapshots, old versions, races."""
 
+import threading
+
 import pytest
 
 from clog.storage import CommitConflictError, CommitStateUnknownError
 from clog.storage.errors import CorruptionError, StoreUnavailableError
 from clog.storage.format import documents
-from clog.storage.format.commits import read_commit
+from clog.storage.format.commits import Edit, read_commit
 from clog.storage.store.contract import StoreRefusedError, WrappingStore
 from clog_testing.crash import copy_of, inside
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -21,7 +23,7 @@ def put(log, value, partition=0):
 
 @pytest.mark.nightly
 def test_old_versions_read_as_they_were(make_log, open_log, store):
-    """Every version, through snapshots and pages, shows what was there at its time."""
+    """Every version, through snapshots and pages, shows the state at its time."""
     log = make_log(partitions=2, config={"segment.chunks": 3})
     then = {}
     for i in range(120):
@@ -59,7 +61,7 @@ def test_snapshots_share_pages(make_log, open_log, store):
 
 @pytest.mark.parametrize("behind", [1, 5, 8, 9, 40])
 def test_a_handle_catches_up(make_log, open_log, behind):
-    """However far behind: it walks a little, then searches; its manifest is a cold one's."""
+    """However far behind: it walks a little, then searches; its manifest equals a cold one's."""
     log, late = make_log(config={"segment.chunks": 4}), open_log()
     put(late, -1)
     late.segments(0)
@@ -84,7 +86,7 @@ def test_appends_never_conflict(make_log, open_log, store):
 
 
 def test_other_changes_race_with_appends(make_log, open_log, store):
-    """alter, roll and deleteRecords are decided again from what came first."""
+    """alter, roll and deleteRecords are decided again from the commit that came first."""
     log, other = make_log(), open_log()
     put(log, 0)
     assert other.delete_records({0: 1}) == {0: 1}
@@ -100,7 +102,7 @@ def test_other_changes_race_with_appends(make_log, open_log, store):
 
 @pytest.mark.parametrize("losses", [1, 3, 12])
 def test_lost_races_are_run_again(make_log, open_log, store, losses):
-    """Another commit at the worst moment, several times: ours comes after all of them."""
+    """Another commit at the worst moment, several times: ours follows all of them."""
     log = make_log()
     rules = Fault(
         FaultKind.MEANWHILE, "create", COMMIT, times=losses, run=lambda: put(log, "theirs")
@@ -123,8 +125,8 @@ def test_who_always_loses_gives_up(make_log, open_log, store):
 
 @pytest.mark.parametrize("kind", [FaultKind.FAIL_AFTER, FaultKind.REPEAT, FaultKind.REFUSE_AFTER])
 def test_a_lost_reply_is_recognised(make_log, open_log, store, kind):
-    """A create that succeeded and did not say so is read back: no second commit, no conflict; also
-    where the client was denied its own repeat.
+    """A create that succeeded without saying so is read back: no second commit, no conflict; even
+    if the client was denied its own repeat.
     """
     log = make_log()
     other = open_log(FaultyStore(store, Faults(Fault(kind, "create", COMMIT))))
@@ -143,7 +145,7 @@ def test_a_create_that_failed_is_made_again(make_log, open_log, store):
 
 
 def test_what_cannot_be_found_out_is_said(make_log, open_log, store):
-    """A create without reply, and no read either: the state is unknown, never a silent retry."""
+    """A create without a reply, and no read either: the state is unknown, never a silent retry."""
     make_log()
     faults = Faults(
         Fault(FaultKind.FAIL_AFTER, "create", COMMIT, times=9),
@@ -157,7 +159,7 @@ def test_what_cannot_be_found_out_is_said(make_log, open_log, store):
 
 
 def test_an_unreadable_winner_is_no_conflict(make_log, open_log, store):
-    """What stands at our version cannot be read: we cannot know whether it is ours."""
+    """The file at our version cannot be read: it is unknown whether it is ours."""
     make_log()
     inside(store).put("commits/00000000000000000001.json", b"torn")
     other = FaultyStore(store)
@@ -179,7 +181,7 @@ def open_log_at_zero(open_log, store):
 
 
 def test_a_block_that_cannot_be_read_leaves_the_state_unknown(make_log, open_log, store):
-    """K5: the commit is there; who is told of damage instead would make it again."""
+    """K5: the commit exists; a caller that got an error about damage instead would repeat it."""
 
     class Torn(WrappingStore):
         torn = False
@@ -199,7 +201,7 @@ def test_a_block_that_cannot_be_read_leaves_the_state_unknown(make_log, open_log
 
 
 def test_a_damaged_snapshot_stops_nobody_who_appends(make_log, open_log, store, monkeypatch):
-    """K3: failure is harmless, of the snapshot that the next one would go on from, too."""
+    """K3: failure is harmless, even of the snapshot from which the next one would continue."""
     monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 100)
     log = make_log()
     while log.handle.tip.head.snapshot is None:
@@ -218,7 +220,7 @@ def test_a_damaged_snapshot_stops_nobody_who_appends(make_log, open_log, store, 
 
 
 class TwoStepStore(WrappingStore):
-    """A server that looks first and writes then: of two creates at once both succeed."""
+    """A server that checks first and then writes: two simultaneous creates both succeed."""
 
     create_is_proven = False
 
@@ -234,8 +236,8 @@ class TwoStepStore(WrappingStore):
 
 
 def test_a_commit_that_was_overwritten_is_made_again(make_log, open_log, store):
-    """K5: where the exclusive create is only probed, what we created is read back: the other's
-    commit stands there, so ours comes after it.
+    """K5: if the exclusive create is only probed, our create is read back: the other's commit is
+    there, so ours follows it.
     """
     log = make_log()
     twin = copy_of(store)
@@ -256,7 +258,7 @@ def test_a_commit_that_was_overwritten_is_made_again(make_log, open_log, store):
 
 
 def test_denied_writes_fail_at_once(make_log, open_log, store):
-    """Permission denied, for sure: nothing was written, is unknown, or is tried again."""
+    """Permission denied, with certainty: nothing was written, is unknown, or is tried again."""
     log = make_log()
     faulty = FaultyStore(store, Faults(Fault(FaultKind.REFUSE, "create", COMMIT, times=99)))
     with pytest.raises(StoreRefusedError):
@@ -275,7 +277,7 @@ def test_denied_writes_fail_at_once(make_log, open_log, store):
     ],
 )
 def test_hints_and_snapshots_may_fail(make_log, open_log, store, path, kind):
-    """K3 and K6 are no part of the commit: it goes on without."""
+    """K3 and K6 are not part of the commit: it continues without them."""
     make_log(config={"segment.chunks": 1})
     failing = Fault(kind, path=path, operation="[pc]*", times=9999)
     other = open_log(FaultyStore(store, Faults(failing)))
@@ -327,3 +329,23 @@ def test_a_thousand_partitions(make_log, open_log, store):
     rows = rows_in(open_log().read())
     assert [(p, o) for p, o, _ in rows] == [(p, o) for p in range(1000) for o in range(5)]
     check_log(store)
+
+
+def test_another_thread_reads_what_is_known_during_a_commit(make_log):
+    """What a settled tip has needs neither a request nor the lock that a commit holds: it shows the
+    version before, and who committed reads the new one.
+    """
+    log = make_log()
+    put(log, 1)
+    known, seen = log.handle.manifest(), []
+
+    def prepare(tip, _time_ms):
+        other = threading.Thread(target=lambda: seen.append(log.handle.manifest()), daemon=True)
+        other.start()
+        other.join(60)
+        assert log.handle.manifest().version == tip.version
+        return Edit()
+
+    made = log.handle.commit(prepare, operation="nothing")
+    assert seen == [known]
+    assert log.handle.manifest().version == made.version == known.version + 1

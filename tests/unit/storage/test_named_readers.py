@@ -1,4 +1,4 @@
-"""Named readers: the log knows how far each is, and what is about to overtake it (S64)."""
+"""Named readers: the log knows how far each is, and what will overtake it (S64)."""
 
 import json
 import logging
@@ -38,7 +38,7 @@ def clean_all(log, clock, passes=3):
 
 
 def test_a_position_is_kept(make_log, open_log):
-    """S64: whoever has the name next goes on there; partitions that are not named stay."""
+    """S64: the next reader with the name continues there; partitions that are not given stay."""
     log = make_log(partitions=2)
     log.append(rows(10), partition=[0, 1] * 5)
     reader = log.reader("billing")
@@ -54,7 +54,7 @@ def test_a_position_is_kept(make_log, open_log):
 
 
 def test_what_positions_cost(make_log, open_log, store, clock):
-    """S64: one PUT when it is worth it, and writers nothing, whatever the number of readers."""
+    """S64: one PUT at the reader's choice, and none for writers, whatever the number of readers."""
     make_log()
     counting = CountingStore(store)
     log = open_log(counting)
@@ -94,7 +94,7 @@ def test_what_positions_cost(make_log, open_log, store, clock):
 
 
 def test_one_that_stands_still_is_not_forgotten(make_log, clock):
-    """It is told again when half of its time is over."""
+    """It is reported again when half of its time is over."""
     log = make_log()
     log.append(rows(1))
     reader = log.reader("idle", expires_after_ms=1000)
@@ -108,7 +108,7 @@ def test_one_that_stands_still_is_not_forgotten(make_log, clock):
 
 
 def test_readers_and_their_lag(make_log, clock):
-    """S64: records, bytes and time, of what was not read."""
+    """S64: records, bytes and time of unread records."""
     log = make_log(partitions=2)
     log.append(rows(10), partition=0)
     clock.advance(500)
@@ -130,8 +130,8 @@ def test_readers_and_their_lag(make_log, clock):
 
 
 def test_the_lag_is_what_a_reader_would_get(make_log, open_log):
-    """From the log start on where that has moved; without what was aborted, cleaned away or is not
-    decided; bytes and times are of these records.
+    """From the log start on if that has moved; without aborted, cleaned or undecided records; bytes
+    and times are of the remaining ones.
     """
     log = make_log(partitions=2)
     reader, idle = log.reader("r"), log.reader("idle", interval_ms=0)
@@ -160,7 +160,7 @@ def test_the_lag_is_what_a_reader_would_get(make_log, open_log):
 
 
 def test_retention_by_size_overtakes_a_reader(make_log, clock):
-    """Where so much came after its segment that the next round removes it."""
+    """If that much followed its segment that the next round removes it."""
     config = {"cleanup.policy": "delete", "retention.bytes": "1000", "retention.ms": "-1"}
     log = make_log(config=config)
     log.append(rows(4, "x" * 100))
@@ -192,7 +192,9 @@ def test_retention_comes_to_a_segment_after_those_before_it(make_log, clock):
 
 @pytest.mark.parametrize("kind", [FaultKind.REFUSE, FaultKind.FAIL_BEFORE, FaultKind.FAIL_AFTER])
 def test_a_store_that_takes_no_position(make_log, store, clock, caplog, kind):
-    """S64: nothing depends on it, so its reader goes on, and says it when the next one is due."""
+    """S64: nothing depends on it, so its reader continues, and reports it when the next
+    one is due.
+    """
     make_log().append(rows(90))
     faulty = CountingStore(FaultyStore(store))
     log = Log.open(faulty, clock=clock)
@@ -215,7 +217,7 @@ def test_a_store_that_takes_no_position(make_log, store, clock, caplog, kind):
 
 
 def test_a_store_that_cannot_be_read_when_a_reader_begins(make_log, store, clock):
-    """What it had said before is neither lost nor overwritten by what it says now."""
+    """Its previous report is neither lost nor overwritten by the new one."""
     log = make_log(partitions=2)
     log.append(rows(10), partition=[0, 1] * 5)
     log.reader("r").commit({0: 3, 1: 4})
@@ -243,7 +245,7 @@ def test_the_position_of_a_table_that_cannot_be_told(make_log, store, clock, tmp
 
 
 def test_a_position_of_a_version_that_was_not_read(make_log, store, clock):
-    """It is one of the version that has it, so that a copy made before does not take it for its
+    """It belongs to the version that has it, so that a copy made before does not take it for its
     own.
     """
     log = make_log()
@@ -258,7 +260,7 @@ def test_a_position_of_a_version_that_was_not_read(make_log, store, clock):
     other = Log.open(copy, clock=clock)
     other.append(rows(50))
     assert other.reader("r").position == {}
-    assert "is another now" in other.readers()[0].damage
+    assert "is a different one now" in other.readers()[0].damage
     discard(copy)
 
 
@@ -311,7 +313,7 @@ def test_what_overtakes_a_reader(make_log, clock):
 
 
 def test_readers_that_are_forgotten(make_log):
-    """By hand, at once, whether there is one or not; the sweep has a test of its own."""
+    """By hand, immediately, whether there is one or not; the sweep has a separate test."""
     log = make_log()
     log.append(rows(3))
     log.reader("gone").commit({0: 1})
@@ -347,7 +349,7 @@ def test_arguments_out_of_range(make_log):
 
 
 def spoil(log, name, changes):
-    """Changes what stands in a reader's document."""
+    """Changes the content of a reader's document."""
     path, store = reader_path(name), log.handle.store
     body = documents.decode("reader", store.get(path), where=path) | changes
     store.put(path, documents.encode("reader", body))
@@ -358,7 +360,7 @@ def spoil(log, name, changes):
     [
         ({"log_id": "0" * 32}, "belongs to another log"),
         ({"version": 99}, "beyond the newest"),
-        ({"id": "0" * 32}, "is another now"),
+        ({"id": "0" * 32}, "is a different one now"),
         ({"name": "other"}, "belongs to reader 'other'"),
         ({"offsets": [1, 2]}, "2 partitions, and the log 1"),
         ({"offsets": [5]}, "beyond the end: the log was restored"),
@@ -370,8 +372,8 @@ def spoil(log, name, changes):
     ],
 )
 def test_a_document_that_counts_for_nothing(make_log, open_log, caplog, changes, why):
-    """S64: it is as if it were not there; the reader begins anew and is told, and so is who lists
-    it; the log is whole.
+    """S64: it counts as missing; the reader starts again with a warning, and so does the list; the
+    log is intact.
     """
     log = make_log()
     log.append(rows(3))
@@ -381,7 +383,7 @@ def test_a_document_that_counts_for_nothing(make_log, open_log, caplog, changes,
     with caplog.at_level(logging.WARNING):
         reader = open_log().reader("r")
         assert reader.position == {}
-    assert "is ignored, so it starts again" in caplog.text
+    assert "is ignored, so the reader starts again" in caplog.text
     assert why in caplog.text
     (listed,) = log.readers()
     assert (listed.name, listed.position) == ("r", {})
@@ -403,7 +405,7 @@ def test_a_document_that_is_none(make_log, data):
 
 
 def test_a_log_that_is_recreated(make_log, store, clock):
-    """S47: a position of the log that was there is not taken for one of the log that is."""
+    """S47: a position of the previous log is not taken for one of the present log."""
     log = make_log()
     log.append(rows(3))
     reader = log.reader("r", interval_ms=0)
@@ -419,7 +421,7 @@ def test_a_log_that_is_recreated(make_log, store, clock):
 
 
 def test_verify_and_copies_take_no_offence(make_log, store):
-    """They are nobody's files but their readers', and a copy has them."""
+    """They belong only to their readers, and a copy has them."""
     log = make_log()
     log.append(rows(3))
     log.reader("r").commit({0: 2})

@@ -1,4 +1,6 @@
-"""A disk without room for a commit: what was written for it, and will never be committed, goes."""
+"""A disk without space for a commit: files that were written for it, and will never be committed,
+are deleted.
+"""
 
 import pytest
 
@@ -32,7 +34,7 @@ def disk(store):
 
 @pytest.fixture
 def log(disk):
-    """A log with a record, whose objects hold 1 KiB."""
+    """A log with a record, whose objects have 1 KiB."""
     log = Log.create(disk, 1, {"object.bytes": "1024"})
     log.append([{"key": "a", "value": "1"}])
     return log
@@ -46,7 +48,7 @@ def objects_of(log):
 
 
 def check_rest(log, count):
-    """Nothing is left but what was committed, and the handle goes on."""
+    """Only committed files are left, and the handle continues."""
     assert len(objects_of(log)) == 1
     disk = log.handle.standing.root
     disk.has_room, disk.objects = True, 1 << 20
@@ -56,7 +58,7 @@ def check_rest(log, count):
 
 @pytest.mark.parametrize("producer", [None, ("p", 1)])
 def test_an_append_that_cannot_be_committed_leaves_nothing(disk, log, producer):
-    """S68: left there its objects took the room that deleteRecords needs, for a day."""
+    """S68: left there, its objects would occupy the space that deleteRecords needs, for a day."""
     disk.has_room = False
     with pytest.raises(StoreFullError):
         log.append(ROWS, producer=producer)
@@ -64,7 +66,7 @@ def test_an_append_that_cannot_be_committed_leaves_nothing(disk, log, producer):
 
 
 def test_an_append_of_several_objects_leaves_nothing_of_those_before(disk, log):
-    """Nor does one whose third object finds no room."""
+    """Neither does one whose third object finds no space."""
     disk.objects = 2
     with pytest.raises(StoreFullError):
         log.append(ROWS)
@@ -72,7 +74,7 @@ def test_an_append_of_several_objects_leaves_nothing_of_those_before(disk, log):
 
 
 def test_an_append_to_a_visible_transaction_leaves_nothing(disk, log):
-    """And the transaction goes on."""
+    """And the transaction continues."""
     with log.transaction("job", visible=True) as begun:
         begun.append(ROWS[:1])
         disk.has_room = False
@@ -84,7 +86,7 @@ def test_an_append_to_a_visible_transaction_leaves_nothing(disk, log):
 
 
 def test_a_transaction_that_is_aborted_leaves_nothing(disk, log):
-    """One that may be committed again keeps its objects until then."""
+    """An append that may be committed again keeps its objects until then."""
     for end in ("commit", "abort"):
         begun = log.transaction("job")
         begun.append(ROWS)
@@ -98,7 +100,7 @@ def test_a_transaction_that_is_aborted_leaves_nothing(disk, log):
 
 
 def test_a_state_store_that_finds_no_room_leaves_nothing(disk, log, tmp_path):
-    """Its commit may be repeated, by objects of its own."""
+    """Its commit may be repeated, with its own objects."""
     with StateStore(disk, tmp_path, "app") as state:
         state.put("k", "1")
         disk.has_room = False

@@ -61,8 +61,8 @@ def test_values_of_python():
 
 
 def test_more_bytes_than_a_column_holds(monkeypatch):
-    """Offsets of a binary column have 32 bits: an error of ours, not columns that wrap round."""
+    """Offsets of a binary column have 32 bits: an error of ours, not columns that wrap around."""
     monkeypatch.setattr(numpy_arrays, "BYTES_MAX", 5)
     assert len(numpy_arrays.of_bytes([b"abc", b"de"])) == 2
-    with pytest.raises(InvalidInputError, match="6 bytes of keys or values at once"):
+    with pytest.raises(InvalidInputError, match="6 bytes of keys or values are more"):
         numpy_arrays.of_bytes([b"abc", b"def"])

@@ -1,5 +1,5 @@
-"""Which changes of the order of records are refused: those of the list in
-docs/which-record-wins.md, and no other (S56, S57; FORMAT.md §15).
+"""Which changes of the order of records are refused: those listed in docs/which-record-wins.md, and
+no others (S56, S57; FORMAT.md §15).
 """
 
 import itertools
@@ -39,7 +39,7 @@ LOGS = {
 
 
 def listed(log, new):
-    """What the list says of a change, row by row."""
+    """The list's answer for a change, row by row."""
     strategy, header, late, scope, policy, times, after_ms = new.values()
     ordered, drops, by_time = strategy != "offset", late == "drop", strategy == "timestamp"
     return [
@@ -85,7 +85,7 @@ def log_of(make_log, clock):
 @pytest.mark.parametrize("kind", LOGS)
 def test_a_change_is_refused_where_the_list_says_so(log_of, kind):
     """docs/which-record-wins.md: each change of all, alone and with others; from other logs than
-    the first those that are allowed there.
+    the first, those that are allowed there.
     """
     log = log_of(kind)
     first = kind == "of offsets"
@@ -102,7 +102,7 @@ def test_a_change_is_refused_where_the_list_says_so(log_of, kind):
 
 
 def test_the_list_has_a_row_for_each_reason():
-    """None of them is said twice: each is the only one somewhere."""
+    """None of them is redundant: each is the only refusal somewhere."""
     section = PAGE.read_text().partition("## Changing it")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (?!refused|-)(.+?) \|", section, re.MULTILINE)
     said = [listed(kind, new) for kind in LOGS for new in CHANGES]
@@ -112,7 +112,7 @@ def test_the_list_has_a_row_for_each_reason():
 
 
 def test_times_of_commits_are_compared_as_any(log_of, clock):
-    """docs/which-record-wins.md: what they are read as counts, in one change or in two."""
+    """docs/which-record-wins.md: the way they are read counts, in one change or in two."""
     log = log_of("times of commits")
     at_ms = clock.now_ms()
     log.alter({"message.timestamp.type": None, "compaction.strategy": "timestamp"})

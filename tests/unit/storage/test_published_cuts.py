@@ -42,8 +42,8 @@ def logs(disk):
 
 
 def check(disk, cut, name):
-    """The views' versions of the cut are its logs at the cut; where nothing came since that could
-    change the table, they may say an earlier version.
+    """The views' versions of the cut are its logs at the cut; if nothing changed the table since,
+    they may report an earlier version.
     """
     views = views_of(disk.open("home").handle, cut)
     for log in NAMES:
@@ -57,8 +57,8 @@ def check(disk, cut, name):
 
 @pytest.mark.parametrize("name", ["delta", pytest.param("iceberg", marks=pytest.mark.nightly)])
 def test_the_views_of_a_cut_stay_while_it_does(disk, logs, name):
-    """S69, S74: whatever is published and cleaned since, and for whichever other cut; when it is
-    dropped they go like others.
+    """S69, S74: whatever is published and cleaned since, and for whatever other cut; when it is
+    dropped, they expire like others.
     """
     put(logs, "a")
     cut = disk.cut(publish=[name])
@@ -89,7 +89,7 @@ def test_the_views_of_a_cut_stay_while_it_does(disk, logs, name):
 
 @both
 def test_a_view_that_shows_what_is_newer_has_the_cut_made_anew(disk, logs, name):
-    """Views only go forward; rows that were deleted would go from the view at once."""
+    """Views only go forward; deleted rows would disappear from the view immediately."""
     put(logs, "a")
     home = disk.open("home", busy := FaultyStore(disk.clocked))
 
@@ -115,7 +115,7 @@ def test_a_view_that_shows_what_is_newer_has_the_cut_made_anew(disk, logs, name)
 
 
 def test_what_a_view_shows_already_is_not_published_again(disk, logs):
-    """The cut takes the view's version, and keeps it."""
+    """The cut uses the view's version, and keeps it."""
     put(logs, "a")
     numbers = {log.url: log.publish("delta").table_version for log in logs}
     cut = disk.cut(publish=["delta"])
@@ -124,14 +124,14 @@ def test_what_a_view_shows_already_is_not_published_again(disk, logs):
 
 
 def test_what_cannot_be_published_names_no_cut(disk, logs):
-    """S68: nothing is kept for it; a format that there is not, or a cut without name, likewise."""
+    """S68: nothing is kept for it; the same for an unknown format, or a cut without a name."""
     put(logs, "a")
     logs[2].alter({"message.timestamp.type": "LogAppendTime"})
     with pytest.raises(InvalidInputError, match=r"LogAppendTime of .*right"):
         disk.cut(publish=["delta"])
     with pytest.raises(InvalidInputError, match=r"publish=\['hudi'\] is unknown"):
         disk.cut(publish=["hudi"])
-    with pytest.raises(InvalidInputError, match="publish is for a cut with a name"):
+    with pytest.raises(InvalidInputError, match="publish is only for a named cut"):
         disk.cut(None, publish=["delta"])
     assert not any(disk.open(log).handle.tip.head.kept for log in NAMES)
     assert not cuts_of(disk.open("home").handle)
@@ -142,17 +142,17 @@ def test_a_cut_that_always_comes_too_late_says_why(disk, logs, monkeypatch):
     put(logs, "a")
 
     def too_late(*_):
-        raise VersionExpiredError("a view shows version 7 already, and not 6")
+        raise VersionExpiredError("already shows version 7, not 6")
 
     monkeypatch.setattr(Publications, "publish_kept", too_late)
     monkeypatch.setattr(cuts, "TRIES_MAX", 2)
-    with pytest.raises(CommitConflictError, match=r"moved on 2 times .*shows version 7 already"):
+    with pytest.raises(CommitConflictError, match=r"advanced 2 times .*already shows version 7"):
         disk.cut(publish=["delta"])
     assert not any(disk.open(log).handle.tip.head.kept for log in NAMES)
 
 
 def test_other_engines_read_the_cut(tmp_path):
-    """delta-rs and PyIceberg, by the versions that the cut says, after the logs went on."""
+    """delta-rs and PyIceberg, by the cut's versions, after the logs continued."""
     deltalake = pytest.importorskip("deltalake")
     pyiceberg = pytest.importorskip("pyiceberg.table")
     logs = [Log.create(str(tmp_path / name)) for name in NAMES]
@@ -177,7 +177,7 @@ def test_other_engines_read_the_cut(tmp_path):
 
 
 def test_the_views_of_a_cut_whose_logs_were_moved(tmp_path):
-    """They are looked for where the cut has its logs, and the error says that none is there."""
+    """They are read where the cut has its logs, and the error says that none is there."""
     there = tmp_path / "there"
     logs = [Log.create(str(there / name)) for name in NAMES]
     put(logs, "a")

@@ -1,5 +1,5 @@
-"""Which record of a key wins where it is not the last one: what is shown, refused, and altered
-(S56, S57; FORMAT.md §15).
+"""Which record of a key wins if it is not the last one: what is shown, refused, and changed (S56,
+S57; FORMAT.md §15).
 """
 
 import struct
@@ -45,7 +45,7 @@ def test_the_highest_header_wins_whatever_came_last(make_log):
 
 
 def test_of_equal_orders_the_last_record_wins(make_log):
-    """S56; so records of one key and one order promise nothing: how they came decides."""
+    """S56; so for records with one key and one order nothing is guaranteed: arrival decides."""
     log = make_log(config=BY_TIME)
     log.append([{"key": k, "value": v, "timestamp": 5} for k, v in [("a", "1"), ("a", "2")]])
     assert shown(log) == {b"a": b"2"}
@@ -67,7 +67,9 @@ def test_of_equal_orders_the_last_record_wins(make_log):
     ],
 )
 def test_an_order_is_8_bytes_below_2_to_62(value, order):
-    """FORMAT.md §15: what is none loses to all that are, and near 2^63 would win for ever."""
+    """FORMAT.md §15: an invalid order loses to all valid ones, and one near 2^63 would
+    win forever.
+    """
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     headers = pa.array([None, [], [("lsn", value)], [("x", b"12345678")]], kind)
     assert header_orders(headers, "lsn").tolist() == [-1, -1, order, -1]
@@ -84,7 +86,7 @@ def test_the_last_header_of_the_name_counts():
 
 @pytest.mark.parametrize("value", ["v", None])
 def test_a_record_without_the_header_is_refused(make_log, value):
-    """FORMAT.md §15: a tombstone without an order would lose to all that it is to delete."""
+    """FORMAT.md §15: a tombstone without an order would lose to everything that it is to delete."""
     log = make_log(config=BY_LSN)
     with pytest.raises(InvalidInputError, match="1 of 2 records have no order, the first is rec"):
         log.append([row("a", "x", 1), {"key": "a", "value": value}])
@@ -94,10 +96,12 @@ def test_a_record_without_the_header_is_refused(make_log, value):
 
 
 def test_objects_that_were_written_before_the_alter_are_refused(make_log, open_log):
-    """FORMAT.md §15: nobody looked at their headers then; the next append does."""
+    """FORMAT.md §15: their headers were not checked then; the next append does."""
     log, other = make_log(), open_log()
     log.alter(BY_LSN)
-    with pytest.raises(InvalidInputError, match="altered while the records were written; append"):
+    with pytest.raises(
+        InvalidInputError, match="changed while the records were being written; append"
+    ):
         other.append([row("a", "x", 1)])
     with pytest.raises(InvalidInputError, match="no order"):
         other.append([{"key": "a", "value": "x"}])
@@ -113,8 +117,11 @@ def test_objects_that_were_written_before_the_alter_are_refused(make_log, open_l
         ({**BY_LSN, "compaction.late": "drop"}, "the first record of a new key would be dropped"),
         ({**BY_TIME, "compaction.late.scope": "log"}, "needs compaction.strategy=header"),
         ({**BY_TIME, "cleanup.policy": "compact,delete"}, "bring an older one back"),
-        ({**BY_TIME, "message.timestamp.type": "LogAppendTime"}, "order is that of offsets"),
-        ({**BY_TIME, "message.timestamp.after.max.ms": "2d"}, "one record from the future"),
+        (
+            {**BY_TIME, "message.timestamp.type": "LogAppendTime"},
+            "which orders records by offset; use",
+        ),
+        ({**BY_TIME, "message.timestamp.after.max.ms": "2d"}, "a record from the future"),
         ({"compaction.strategy": "newest"}, "allowed: offset, timestamp, header"),
     ],
 )
@@ -130,10 +137,10 @@ def test_what_contradicts_an_order_is_refused(make_log, store, config, message):
 
 def test_a_mirror_compares_offsets(make_log, store, clock):
     """FORMAT.md §15, §16: its start offset follows its source's, and would bring records back."""
-    with pytest.raises(InvalidInputError, match="a log whose offsets are given"):
+    with pytest.raises(InvalidInputError, match="a log with given offsets"):
         Log.create(store, 1, BY_TIME, clock=clock, features=["given-offsets"])
     log = Log.create(store, 1, clock=clock, features=["given-offsets"])
-    with pytest.raises(InvalidInputError, match="a log whose offsets are given"):
+    with pytest.raises(InvalidInputError, match="a log with given offsets"):
         log.alter(BY_LSN)
 
 
@@ -153,16 +160,16 @@ def test_a_log_that_compares_offsets_has_not_a_word_of_it(make_log):
 
 
 def test_records_are_not_deleted_by_offset(make_log):
-    """FORMAT.md §15: what goes may be what wins, and an older one would come back."""
+    """FORMAT.md §15: the removed record may be the winner, and an older one would come back."""
     log = make_log(config=BY_LSN)
     log.append([row("a", "new", 7), row("a", "old", 3)])
-    with pytest.raises(InvalidInputError, match="an older one would come back; append tombstones"):
+    with pytest.raises(InvalidInputError, match="an older one back; append tombstones"):
         log.delete_records({0: 1})
     assert log.start_offsets() == {0: 0}
 
 
 def test_each_version_is_read_by_the_configs_of_its_head(make_log):
-    """FORMAT.md §15: an alter changes the newest table, and none before it."""
+    """FORMAT.md §15: an alter changes the newest table, and no earlier one."""
     log = make_log()
     log.append([row("a", "new", 7), row("a", "old", 3)])
     before = log.version
@@ -173,7 +180,7 @@ def test_each_version_is_read_by_the_configs_of_its_head(make_log):
 
 
 def test_after_an_alter_all_is_dirty_and_masks_are_gone(make_log):
-    """FORMAT.md §15: who was superseded by offset may win now; masks of before would hide it."""
+    """FORMAT.md §15: a record superseded by offset may win now; earlier masks would hide it."""
     log = make_log(config=QUICK)
     log.upgrade(["superseded-rows"])
     log.append([row("a", "1", 7), row("b", "2", 3)])
@@ -205,7 +212,9 @@ def removed_tombstone(log, clock):
 
 @pytest.mark.parametrize("late", ["keep", "drop"])
 def test_a_record_that_comes_after_its_tombstone_was_removed_is_late(make_log, clock, late):
-    """S57: it is kept and counted, or shown by nobody and dropped; another key's is as any."""
+    """S57: it is kept and counted, or dropped and never shown; another key's is an
+    ordinary record.
+    """
     scope = {"compaction.late": "drop", "compaction.late.scope": "log"} if late == "drop" else {}
     log = make_log(config={**BY_LSN, **QUICK, **scope})
     log.append([row("here", "1", 50)])
@@ -230,8 +239,8 @@ def test_a_record_that_comes_after_its_tombstone_was_removed_is_late(make_log, c
 
 @pytest.mark.parametrize("config", [BY_LSN, BY_TIME], ids=["header", "timestamp"])
 def test_ties_are_counted(make_log, clock, config):
-    """S56: records of an order that another of their key has, among what a pass covers and against
-    what was clean; none where orders differ, or lack a header.
+    """S56: records with the same order as another of their key, in the covered range and against
+    the clean part; none if orders differ, or lack a header.
     """
     log = make_log(config={**config, **QUICK})
 
@@ -249,7 +258,7 @@ def test_ties_are_counted(make_log, clock, config):
 
 
 def test_late_records_that_were_kept_are_not_dropped_later(make_log, clock):
-    """FORMAT.md §15: the alter settles what is there."""
+    """FORMAT.md §15: the alter settles existing records."""
     log = make_log(config={**BY_LSN, **QUICK})
     removed_tombstone(log, clock)
     log.append([row("gone", "back", 99)])
@@ -281,7 +290,7 @@ def test_a_tombstone_stays_while_another_record_of_its_key_does(make_log, clock)
 
 
 def test_a_state_table_is_built_anew_when_the_order_is_altered(make_log, store, tmp_path, caplog):
-    """FORMAT.md §15: a copy holds what won, and what lost may win now."""
+    """FORMAT.md §15: a copy has the winner, and the loser may win now."""
     log = make_log()
     log.append([row("a", "new", 7), row("a", "old", 3)])
     with StateTable(store, tmp_path) as table:
@@ -289,14 +298,14 @@ def test_a_state_table_is_built_anew_when_the_order_is_altered(make_log, store, 
         log.alter(BY_LSN)
         assert table.refresh().changed is None
         assert table.get("a") == b"new"
-        assert "which record of a key wins was altered" in caplog.text
+        assert "the log's compaction.strategy changed" in caplog.text
         log.append([row("a", "older", 1), row("b", "x", 1)])
         table.refresh()
         assert (table.get("a"), table.get("b")) == (b"new", b"x")
 
 
 def test_a_state_store_needs_a_log_that_compares_offsets(make_log, store, tmp_path):
-    """S56: what was put last might lose, so a get after a put would give something else."""
+    """S56: the last put might lose, so a get after a put would return something else."""
     log = make_log(config=BY_TIME)
     with pytest.raises(InvalidInputError, match="cannot be the changelog of a store"):
         StateStore(store, tmp_path, "s")
@@ -311,7 +320,7 @@ def test_a_state_store_needs_a_log_that_compares_offsets(make_log, store, tmp_pa
 
 
 def test_pairs_say_as_much_with_less():
-    """FORMAT.md §15: one that another answers for goes; what is settled is one pair."""
+    """FORMAT.md §15: a redundant pair is removed; settled ones are one pair."""
     pairs = with_removed(with_removed((), 5, 10), 3, 20)
     assert pairs == ((5, 10),)
     pairs = with_removed(pairs, 8, 30)
@@ -324,7 +333,7 @@ def test_pairs_say_as_much_with_less():
 
 
 def test_typed_logs_compare_as_well(make_log, store, clock):
-    """S56: whatever the columns of key and value are."""
+    """S56: whatever the columns of key and value."""
     log = Log.create(
         store,
         1,
@@ -344,7 +353,7 @@ def test_typed_logs_compare_as_well(make_log, store, clock):
 
 @pytest.mark.parametrize("before", [{}, BY_LSN])
 def test_a_record_from_the_future_keeps_timestamps_from_counting(make_log, clock, before):
-    """FORMAT.md §15: it would win its key for long, whatever the bound says from then on."""
+    """FORMAT.md §15: it would win its key for a long time, whatever the limit is from then on."""
     log = make_log(partitions=2, config={**before, "message.timestamp.after.max.ms": "unlimited"})
     bound = {"message.timestamp.after.max.ms": None, "compaction.strategy.header": None}
     far_ms = clock.now_ms() + 400 * 86_400_000
@@ -363,7 +372,7 @@ def test_a_record_from_the_future_keeps_timestamps_from_counting(make_log, clock
 
 
 def test_what_was_deleted_or_aborted_keeps_no_order_away(make_log, clock):
-    """FORMAT.md §15: nobody ever sees such records; undecided ones may yet win."""
+    """FORMAT.md §15: such records are never visible; undecided ones may still win."""
     log = make_log(config={"message.timestamp.after.max.ms": "unlimited"})
     change = {"message.timestamp.after.max.ms": None, **BY_TIME}
     far = {"key": "a", "value": None, "timestamp": clock.now_ms() + 400 * 86_400_000}

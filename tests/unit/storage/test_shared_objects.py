@@ -45,12 +45,14 @@ KEYS = [f"k{me}" for me in range(THREADS)]
 
 
 def public(kind):
-    """The names that users see."""
+    """The public names."""
     return {n for n in dir(kind) if not n.startswith("_")} | ({"__len__"} & {*vars(kind)})
 
 
 def together(work):
-    """Does the work in all threads at once, several times; raises what the first one raised."""
+    """Does the work in all threads at the same time, several times; raises what the first one
+    raised.
+    """
     start, raised = threading.Barrier(THREADS), []
 
     def run(me):
@@ -79,7 +81,7 @@ def is_of(me, value):
 
 
 def appended(log, me, n):
-    """What was appended is at the offset that was told."""
+    """An appended record is at the returned offset."""
     result = log.append([row(me, n)], partition=me % 2)
     ((p, (base, end)),) = result.offsets.items()
     (batch,) = log.read(p, base, end, columns=["key", "value"])
@@ -89,7 +91,7 @@ def appended(log, me, n):
 
 
 def read(log, me, n):
-    """Each offset is there, and in order."""
+    """Each offset exists, and in order."""
     ends = log.end_offsets()
     offsets = [o for b in log.read(me % 2) for o in b.column("offset").to_pylist()]
     assert offsets == [*range(len(offsets))]
@@ -132,7 +134,7 @@ def altered(log, me, n):
 
 
 def truth(holds):
-    """A call whose answer is one of those that may come."""
+    """A call whose answer is one of the possible ones."""
 
     def call(of, me, n):
         assert holds(of, me), holds
@@ -191,7 +193,7 @@ NOT_OF_A_LOG = {
 
 @pytest.fixture
 def log(store):
-    """A log with a record of each thread; it is on the system's clock, as the users' are."""
+    """A log with a record of each thread; it is on the system's clock, like the users'."""
     made = Log.create(store, 2, {"segment.bytes": 500, "compression.type": "none"}, schema=SCHEMA)
     for me in range(THREADS):
         made.append([row(me, 0)], partition=me % 2)
@@ -199,7 +201,7 @@ def log(store):
 
 
 def test_all_methods_are_placed():
-    """So that a new one is called here, or it is said why not."""
+    """So that a new one is called here, or left out with a reason."""
     for kind, calls, others in (
         (Log, OF_A_LOG, NOT_OF_A_LOG),
         (Table, OF_A_TABLE, NOT_OF_A_TABLE),
@@ -265,7 +267,7 @@ OF_A_TABLE = {
 
 @pytest.mark.parametrize("name", OF_A_TABLE)
 def test_a_table(log, name):
-    """`Table`: `Log.table` gives the same one to all who ask for a version."""
+    """`Table`: `Log.table` returns the same one to all callers for a version."""
     table = log.table()
     together(lambda me, n: OF_A_TABLE[name](table, me, n))
 
@@ -296,7 +298,7 @@ NOT_OF_STATE = {
 
 @pytest.mark.parametrize("name", OF_A_STATE_TABLE)
 def test_a_state_table(log, tmp_path, name):
-    """`StateTable`: threads may share it, also while others append and refresh; and close it."""
+    """`StateTable`: threads may share it, even while others append and refresh; and close it."""
     table = StateTable(log.handle.standing.root, tmp_path)
 
     def work(me, n):
@@ -310,7 +312,7 @@ def test_a_state_table(log, tmp_path, name):
 
 
 def put(store, me, n):
-    """A thread sees its own changes, whoever commits them."""
+    """A thread sees its own changes, whatever thread commits them."""
     store.put(KEYS[me], {"n": 1000 * me + n})
     assert store.get(KEYS[me]) == {"n": 1000 * me + n}
 
@@ -350,7 +352,7 @@ def test_a_state_store(log, tmp_path, name):
 
 
 def test_all_of_a_state_store_at_once(log, tmp_path):
-    """But for what takes others' changes back."""
+    """Except for methods that undo others' changes."""
     store = StateStore(log.handle.standing.root, tmp_path, "id")
     store.input = log
     calls = [call for name, call in OF_A_STATE_STORE.items() if name != "rollback"]
@@ -384,7 +386,7 @@ OF_A_READER = {
 
 @pytest.mark.parametrize("name", OF_A_READER)
 def test_a_named_reader(log, name):
-    """`NamedReader`: what was reported last is what its name is at."""
+    """`NamedReader`: its name is at the position reported last."""
     reader = log.reader("r", interval_ms=0)
     reader.commit({0: 0, 1: 0})
     together(lambda me, n: OF_A_READER[name](reader, me, n))
@@ -423,7 +425,7 @@ OF_A_MONITOR = {
 
 @pytest.mark.parametrize("name", OF_A_MONITOR)
 def test_a_monitor(log, name):
-    """`Monitor`: the cleaner writes from all its threads, and anybody reads; nothing is lost."""
+    """`Monitor`: the cleaner writes from all its threads, and any thread reads; nothing is lost."""
     monitor = Monitor(log.handle.clock)
     monitor.log, monitor.configs = log, LogConfig.from_overrides({})
     together(lambda me, n: OF_A_MONITOR[name](monitor, me, n))
@@ -480,7 +482,7 @@ def test_a_store(store, tmp_path, kind, name):
 
 
 def committed_once(handle, me, n):
-    """A change is one version, and where there is none it is said so."""
+    """A change is one version, and a call without a change reports so."""
     made = handle.commit(lambda _tip, _ms: Edit(), operation="test")
     assert handle.has_committed(made.version, made.record.commit_id)
     nothing = NothingToCommit()
@@ -522,7 +524,7 @@ NOT_OF_A_HANDLE = {"withdraw": "where the log is gone"}
 
 @pytest.mark.parametrize("name", OF_A_HANDLE)
 def test_a_handle(log, name):
-    """`Handle`: what connectors and the cleaner share; others append meanwhile."""
+    """`Handle`: shared by connectors and the cleaner; others append in the meantime."""
     other = Log.open(log.handle.standing.root)
 
     def work(me, n):
@@ -562,8 +564,8 @@ def test_holders(log, name):
 
 
 def published_for_nobody(views, me, n):
-    """Refused at the commit, as there is no such keep."""
-    with pytest.raises(VersionExpiredError, match="keeps nothing for this cut"):
+    """Refused at the commit, because there is no such keep."""
+    with pytest.raises(VersionExpiredError, match="keeps a version for this cut"):
         views.publish_kept("delta", views.look("delta").source.version, "a" * 32)
 
 
@@ -609,7 +611,7 @@ def shared_kinds(kind=Shared):
 
 
 def test_all_that_is_shared_is_placed():
-    """Called here by eight threads, or by what is."""
+    """Called here by eight threads, or by a method that is."""
     assert {kind for kind in shared_kinds() if kind.__name__ not in INNER} == PLACED
     assert {kind.__name__ for kind in shared_kinds()} >= INNER.keys()
 
@@ -623,12 +625,12 @@ OWN = {
         "_pending": "used under its lock",
     },
 }
-"""Workers that belong to what is shared, and to nothing else."""
+"""Workers that belong to shared objects, and to nothing else."""
 CONTAINERS = (dict, list, set, MappingProxyType)
 
 
 def is_value(it):
-    """Tells whether nobody can change it."""
+    """Returns whether it cannot be changed."""
     plain = it is None or isinstance(it, bool | int | float | str | bytes | enum.Enum)
     frozen = dataclasses.is_dataclass(it) and type(it).__setattr__ is not object.__setattr__
     return plain or frozen or (isinstance(it, tuple | frozenset) and all(map(is_value, it)))
@@ -645,8 +647,8 @@ def may_be_held(name, it):
 
 
 def test_what_is_shared_holds_values_and_what_is_shared(log, tmp_path):
-    """Else a thread could change what another one uses, past the lock; what it holds besides is its
-    own.
+    """Otherwise a thread could change what another one uses, bypassing the lock; its other contents
+    belong to it alone.
     """
     root = log.handle.standing.root
     with StateStore(root, tmp_path / "store", "id") as store, StateTable(root, tmp_path) as table:

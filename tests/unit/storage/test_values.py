@@ -1,4 +1,4 @@
-"""Our dataclasses beside those of the standard library, which they stand for."""
+"""clog's dataclasses compared with those of the standard library, which they replace."""
 
 import copy
 import dataclasses
@@ -73,7 +73,7 @@ for name_, cls_ in OURS.items():
 
 @pytest.mark.parametrize("name", OURS)
 def test_a_class_looks_as_the_standard_one(name):
-    """Its signature, its fields in their order, what it matches, and whether it can be hashed."""
+    """Its signature, its fields in order, what it matches, and whether it can be hashed."""
     ours, standard = OURS[name], STANDARD[name]
     assert str(inspect.signature(ours)) == str(inspect.signature(standard))
     assert [f.name for f in dataclasses.fields(ours)] == [
@@ -102,7 +102,7 @@ def test_a_value_does_as_the_standard_one(name, given, named):
 
 @pytest.mark.parametrize(("name", "given"), [("Point", (1,)), ("Lone", (1,)), ("Empty", ())])
 def test_what_is_frozen_stays(name, given):
-    """As the standard error says, whoever catches it; a name that is no field, too."""
+    """As the standard error says, for any except clause; also for a name that is not a field."""
     value = OURS[name](*given)
     for act in (lambda v: setattr(v, "x", 9), lambda v: delattr(v, "x")):
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -118,6 +118,6 @@ def test_wrong_arguments_are_refused(given, named):
 
 
 def test_what_is_not_there_is_refused():
-    """Parameters of the standard decorator that have no meaning here."""
+    """Parameters of the standard decorator that have no effect here."""
     with pytest.raises(TypeError, match="order"):
         values.dataclass(order=True)

@@ -25,7 +25,7 @@ PAGE_BYTES_MAX = 64 << 10
 
 
 class Pages(WrappingStore):
-    """Counts the requests to pages; the largest document of them is remembered."""
+    """Counts the requests to pages; the largest document among them is remembered."""
 
     def __init__(self, inner):
         super().__init__(inner)
@@ -58,7 +58,7 @@ def entry(i):
 
 @pytest.fixture(scope="module", params=[20_000, pytest.param(1_000_000, marks=pytest.mark.nightly)])
 def crowded(request):
-    """A log with so many older writers, and how many."""
+    """A log with this many older writers, and how many."""
     store = Pages(memory_store())
     log = Log.create(store, 1, clock=ManualClock(), ids=SeededIds(1))
     seed, handle = log.handle.tip.head.log.key_seed, log.handle
@@ -109,7 +109,7 @@ def test_an_unknown_writer_costs_one_small_read(store, count):
 
 def test_a_writer_that_came_back_counts_once(store, count):
     """Its older entry stays in its page; a new one has none. At most a GET for each writer of the
-    head, and of the page above theirs; none of pages that are kept.
+    head, and of the page above theirs; none for kept pages.
     """
     log = open_log(store)
     objects, before = objects_of(log), log.describe()["writers"]
@@ -125,8 +125,8 @@ def test_a_writer_that_came_back_counts_once(store, count):
 
 
 def test_an_unknown_writer_at_a_full_head_writes_two_pages(store, count):
-    """At most 2 GET and 2 PUT of at most 64 KiB for each, when no page is cut; and whoever the head
-    lets go is found again.
+    """At most 2 GET and 2 PUT of at most 64 KiB for each, when no page is split; and whichever
+    writers the head drops are found again.
     """
     log = open_log(store)
     objects = objects_of(log)
@@ -151,7 +151,9 @@ def test_an_unknown_writer_at_a_full_head_writes_two_pages(store, count):
 
 
 def test_a_second_handle_reads_what_the_first_one_changed(store):
-    """Both keep what they know: the page above is read, the writer's, and that of who leaves."""
+    """Both keep what they know: the page above is read, the writer's, and that of the one that
+    leaves.
+    """
     one, two = open_log(store, seed=4), open_log(store, seed=5)
     objects = objects_of(one)
     for i in range(WRITERS_MAX + 1):
@@ -197,7 +199,7 @@ def test_a_group_of_unknown_writers(store):
 
 
 def test_a_lost_race_reads_no_page_again(store):
-    """What the first try read is kept; pages are written anew: a sweep may have taken the first."""
+    """What the first try read is kept; pages are rewritten: a sweep may have deleted the first."""
     log, rival = open_log(store, seed=8), open_log(store, seed=9)
     objects = objects_of(log)
     for i in range(WRITERS_MAX):

@@ -43,7 +43,7 @@ def test_before_means_that_nothing_is_done(tmp_path):
 
 
 def test_calls_that_fail_do_not_count(tmp_path):
-    """A create that lost is not the commit; a read that finds nothing is an answer."""
+    """A create that lost is not the commit; a read that finds nothing is a valid response."""
     store, _ = store_that_dies(tmp_path, "after", "create", "*", nth=2)
     store.create("a", b"1")
     with pytest.raises(FileExistsError):
@@ -56,7 +56,7 @@ def test_calls_that_fail_do_not_count(tmp_path):
 
 
 def test_since_makes_earlier_calls_not_count(tmp_path):
-    """Counting begins after the first call of the other kind; places count as calls."""
+    """Counting starts after the first call of the other kind; places count as calls."""
     store, switch = store_that_dies(tmp_path, "after", "place", "here", since=("delete", "*"))
     switch.reached("place", "here")
     store.delete("a")

@@ -133,7 +133,7 @@ def test_the_dead_do_nothing_more(inner, when):
 
 
 def test_crash_at_can_lose_a_reply_instead(inner):
-    """The process stays, and the next call is well."""
+    """The process stays, and the next call succeeds."""
     store = FaultyStore(inner, CrashAt(0, "lost_reply"))
     with pytest.raises(StoreUnavailableError):
         store.create("b", b"1")
@@ -157,7 +157,7 @@ def test_a_delay_advances_the_clock(inner):
 
 
 def test_meanwhile_comes_first(inner):
-    """Another writer wins the race that this one is in."""
+    """Another writer wins the race in which this one is."""
     store = faulty(inner, FaultKind.MEANWHILE, run=lambda: inner.create("b", b"other"))
     with pytest.raises(ObjectExistsError):
         store.create("b", b"ours")
@@ -178,7 +178,7 @@ def test_tearing(inner):
 
 
 def test_rules_count_what_matches_them(inner):
-    """From the nth matching call, so many times, then all is well: throttling."""
+    """From the nth matching call, this many times, then everything works: throttling."""
     rule = Fault(FaultKind.FAIL_BEFORE, "get", "data/*", nth=2, times=2)
     store = FaultyStore(inner, Faults(rule))
     inner.put("data/x/y", b"1")

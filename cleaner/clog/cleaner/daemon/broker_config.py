@@ -76,23 +76,26 @@ _TRUE, _FALSE = "true", "false"
 SETTINGS: Mapping[str, Setting] = {
     "log.cleaner.enable": Setting(
         *("compaction", Choice((_TRUE, _FALSE)), _TRUE),
-        "whether logs are compacted; retention goes on without",
+        "whether logs are compacted; retention runs in either case",
     ),
-    "log.cleaner.threads": Setting("threads", Integer(1, 1024), 1, "partitions cleaned at once"),
+    "log.cleaner.threads": Setting(
+        "threads", Integer(1, 1024), 1, "number of partitions cleaned at the same time"
+    ),
     "log.cleaner.dedupe.buffer.size": Setting(
-        "dedupe_buffer_bytes", Integer(1), 128 << 20, "bytes of all offset maps together"
+        "dedupe_buffer_bytes", Integer(1), 128 << 20, "bytes of all offset maps in total"
     ),
     "log.cleaner.io.max.bytes.per.second": Setting(
-        "io_bytes_per_second", Positive(), None, "bytes read and written a second, at most"
+        "io_bytes_per_second", Positive(), None, "maximum bytes read and written per second"
     ),
     "log.cleaner.backoff.ms": Setting(
-        "backoff_ms", Integer(0), 15_000, "ms of sleep when there was nothing to clean"
+        "backoff_ms", Integer(0), 15_000, "ms to sleep after a round with nothing to clean"
     ),
     "log.retention.check.interval.ms": Setting(
-        "retention_check_ms", Integer(1), 300_000, "ms between looks at retention"
+        "retention_check_ms", Integer(1), 300_000, "ms between checks of retention"
     ),
     "log.cleaner.hash.algorithm": Setting(
-        *("hash_algorithm", Choice(ALGORITHMS), "xxh3_128"), "hash of keys; Kafka's is always MD5"
+        *("hash_algorithm", Choice(ALGORITHMS), "xxh3_128"),
+        "hash function for keys; Kafka's is always MD5",
     ),
 }
 POINTLESS: Mapping[str, str] = {
@@ -162,23 +165,23 @@ def _in_our_unit(name: str, value: object) -> str:
 def _refused(name: str) -> str:
     """Returns why a name is not a config of the daemon, and which one was probably meant."""
     if name in POINTLESS:
-        return f'config "{name}" has no meaning here: {POINTLESS[name]}; leave it out'
+        return f'config "{name}" has no effect here: {POINTLESS[name]}; leave it out'
     if name in SUCCESSORS and name not in BROKER_NAMES:
-        return f'config "{name}" is an old name; today it is {SUCCESSORS[name]}'
+        return f'config "{name}" is an old name; use {SUCCESSORS[name]}'
     if name in BROKER_NAMES:
         ours = BROKER_NAMES[name][0]
         return (
-            f'config "{name}" concerns writers, too, and a default of the cleaner would not reach'
-            f" them; set {ours} on each log"
+            f'config "{name}" also concerns writers, which a default of the cleaner does not'
+            f" reach; set {ours} on each log"
         )
     if name in DEFINITIONS:
         brokers = [b for b in DEFINITIONS[name].broker if name in OF_THE_CLEANER]
-        instead = f"; the default of all logs is {brokers[0]} here" if brokers else ""
-        return f'config "{name}" is a log\'s own: change it with "clog alter"{instead}'
+        instead = f"; here, the default of all logs is {brokers[0]}" if brokers else ""
+        return f'config "{name}" belongs to a log: change it with "clog alter"{instead}'
     valid = [*SETTINGS, *(b for b, (ours, _) in BROKER_NAMES.items() if ours in OF_THE_CLEANER)]
-    meant = did_you_mean(name, valid)
-    if meant is not None:
-        return f'unknown config "{name}"; did you mean {meant}?'
+    similar = did_you_mean(name, valid)
+    if similar is not None:
+        return f'unknown config "{name}"; did you mean {similar}?'
     return f'unknown config "{name}"; valid names are {", ".join(sorted(valid))}'
 
 
@@ -254,7 +257,7 @@ class Finder:
         """
         began_ms = self.clock.monotonic_ms()
         for tried in self._all_due():
-            self._attempt(tried, told=(Exception,))
+            self._attempt(tried, errors=(Exception,))
             if self.clock.monotonic_ms() - began_ms >= _SLOW_MS:
                 break
         found = FoundLogs(self._opened, self._gone, self.unopened, self.unlisted)
@@ -273,7 +276,7 @@ class Finder:
         """
         for tried in self._all_due():
             with asking(tried.url):
-                self._attempt(tried, told=(StoreUnavailableError,) if patient else ())
+                self._attempt(tried, errors=(StoreUnavailableError,) if patient else ())
         return list(self._opened)
 
     @property
@@ -298,21 +301,21 @@ class Finder:
         while self._due:
             yield self._due.popleft()
 
-    def _attempt(self, tried: _Try, told: Errors) -> None:
-        passing = told if tried.is_named else (Exception,)
+    def _attempt(self, tried: _Try, errors: Errors) -> None:
+        passing = errors if tried.is_named else (Exception,)
         try:
             tried.step()
             tried.failure = None
         except passing as e:
             tried.rest.failed(self.clock.monotonic_ms(), self._ids.uniform)
-            self._tell(tried, e)
+            self._log_skipped(tried, e)
 
-    def _tell(self, tried: _Try, error: Exception) -> None:
+    def _log_skipped(self, tried: _Try, error: Exception) -> None:
         failure = f"{type(error).__name__}: {error}"
         if failure != tried.failure:
             unforeseen = None if isinstance(error, ClogError | OSError) else error
             logger.warning(
-                "%s is left out, and tried again, later each time: %s",
+                "%s is skipped, and retried at increasing intervals: %s",
                 *(redact(tried.url), failure),
                 exc_info=unforeseen,
             )
@@ -340,7 +343,7 @@ class Finder:
         now = {folder: f"{type(e).__name__}: {e}" for folder, e in found.unlisted.items()}
         for folder in sorted(now):
             if now[folder] != before.get(folder):
-                logger.warning("logs below %s are not found: %s", redact(folder), now[folder])
+                logger.warning("logs below %s cannot be listed: %s", redact(folder), now[folder])
         self._unlisted[prefix] = now
 
     def _drop_if_gone(self, url: str) -> None:
@@ -374,8 +377,9 @@ class Finder:
                 tried.is_left_over = not tried.is_named
                 raise
             raise NotFoundError(
-                f"the folder {LOG_FOLDER} of {store.url} has files, but no log: it is another"
-                ' program\'s, or the log has lost them; look with "clog verify", or move it away'
+                f"the folder {LOG_FOLDER} of {store.url} has files, but no log: it belongs to"
+                ' another program, or the log lost its other files; run "clog verify", or move'
+                " the folder away"
             ) from None
         del self._waiting[url]
         if log.url in self.stores:

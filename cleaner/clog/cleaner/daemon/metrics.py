@@ -56,7 +56,7 @@ def ailments(cleaner: Cleaner) -> list[str]:
     """Returns why the process makes no progress; empty if it does."""
     idle_ms = cleaner.monitor.clock.monotonic_ms() - cleaner.moved_ms
     if idle_ms > STALLED_MS + cleaner.backoff_ms:
-        return [f"nothing was read, written or looked at for {idle_ms // 1000} s"]
+        return [f"no activity for {idle_ms // 1000} s"]
     return []
 
 
@@ -66,16 +66,17 @@ def neglects(cleaner: Cleaner) -> list[str]:
     """
     found, unlisted = ailments(cleaner), cleaner.monitor.unlisted()
     if unlisted is None:
-        found.append("it has not looked for logs yet")
-    found += [f"logs below {url} are not found: {why}" for url, why in (unlisted or {}).items()]
+        found.append("it has not listed logs yet")
+    found += [f"logs below {url} cannot be listed: {why}" for url, why in (unlisted or {}).items()]
     for url, state in cleaner.monitor.logs().items():
         if not state.opened:
             found.append(f"{url} cannot be opened: {state.error}")
         elif state.failures >= FAILURES_MAX:
             rounds = f"{state.failures} rounds failed in a row"
-            found.append(f"{url}: {rounds}, the last with {state.error}")
+            found.append(f"{url}: {rounds}, most recently with {state.error}")
     found += [
-        f"{a.url}: the pass over partition {a.candidate.partition} hangs" for a in hanging(cleaner)
+        f"{a.url}: the pass over partition {a.candidate.partition} is stuck"
+        for a in hanging(cleaner)
     ]
     return found
 
@@ -93,8 +94,8 @@ def hanging(cleaner: Cleaner) -> list[Activity]:
 def notices(cleaner: Cleaner) -> list[str]:
     """Returns what somebody should look at, though every log is looked after."""
     return [
-        f"{url}: the {name} view keeps {state.kept[name].objects} objects that were to be deleted"
-        f" {state.kept[name].overdue_ms // 1000} s ago; publish it, or withdraw it"
+        f"{url}: the {name} view keeps {state.kept[name].objects} objects whose deletion was due"
+        f" {state.kept[name].overdue_ms // 1000} s ago; publish it or withdraw it"
         for url, state in cleaner.monitor.logs().items()
         for name in state.stuck
     ]
@@ -184,8 +185,8 @@ def _sum(name: str, doc: str, unit: float = 1) -> _Row:
     def by_log(seen: _Seen) -> _Samples:
         return (((url,), state.totals[name] / unit) for url, state in seen.logs.items())
 
-    told = name if unit == 1 else f"{name.removesuffix('_ms')}_seconds"
-    return _Row(told, doc, by_log, ("log",), CounterMetricFamily)
+    shown = name if unit == 1 else f"{name.removesuffix('_ms')}_seconds"
+    return _Row(shown, doc, by_log, ("log",), CounterMetricFamily)
 
 
 def _of_stores(name: str, doc: str, take: Callable[[RequestMeter], Counter[str]]) -> _Row:
@@ -218,28 +219,31 @@ def _since_run(seen: _Seen) -> float:
 
 _METRICS: Sequence[_Row] = (
     _Row(
-        *("max_dirty_ratio", "dirty ratio of the dirtiest partition"),
+        *("max_dirty_ratio", "highest dirty ratio of a partition"),
         lambda seen: max((p.dirty_ratio for p in seen.partitions), default=0.0),
     ),
-    _Row("recopy_ratio", "bytes written of bytes read, last passes", _recopy),
+    _Row("recopy_ratio", "bytes written per byte read, in the last passes", _recopy),
     _Row(
-        *("max_clean_time_seconds", "longest of the last passes"),
+        *("max_clean_time_seconds", "duration of the longest of the last passes"),
         lambda seen: max((s.index_ms + s.clean_ms for s in seen.last), default=0) / 1000,
     ),
     _Row(
-        *("max_compaction_delay_seconds", "longest past its deadline"),
+        *(
+            "max_compaction_delay_seconds",
+            "how far the most overdue partition is past its deadline",
+        ),
         lambda seen: max((p.delay_ms for p in seen.partitions), default=0) / 1000,
     ),
     _Row(
-        *("max_buffer_utilization_ratio", "fullest map, last passes"),
+        *("max_buffer_utilization_ratio", "utilization of the fullest map of the last passes"),
         lambda seen: max((s.map_utilization for s in seen.last), default=0.0),
     ),
     _of_opened(
-        *("uncleanable_partitions_count", "partitions whose pass failed"),
+        *("uncleanable_partitions_count", "partitions whose last pass failed"),
         lambda state: len(_uncleanable(state)),
     ),
     _of_opened(
-        *("uncleanable_bytes", "cleanable bytes of these"),
+        *("uncleanable_bytes", "cleanable bytes of uncleanable partitions"),
         lambda state: sum(p.cleanable_bytes for p in _uncleanable(state)),
     ),
     _Row(
@@ -252,43 +256,43 @@ _METRICS: Sequence[_Row] = (
         ("log", "partition"),
     ),
     _of_opened(
-        *("undecided_transactions_count", "those that hold readers back"),
+        *("undecided_transactions_count", "open transactions that readers wait for"),
         lambda state: state.undecided,
     ),
     _of_opened(
-        *("cut_kept_bytes", "objects that are kept for named cuts, past their time"),
+        *("cut_kept_bytes", "bytes of objects kept only for named cuts, past their deletion time"),
         lambda state: state.cut_bytes,
     ),
     _of_opened(
-        *("committers_count", "who committed in the 10 s before the newest commit"),
+        *("committers_count", "writers that committed in the 10 s before the newest commit"),
         lambda state: state.committers,
     ),
     _of_opened(
-        *("waiting_proposals_count", "appends that wait for whoever commits next"),
+        *("waiting_proposals_count", "appends waiting to be included in a commit"),
         lambda state: state.waits.waiting,
     ),
     _of_opened(
-        *("waiting_proposals_seconds", "for how long the first of these"),
+        *("waiting_proposals_seconds", "how long the oldest of them has been waiting"),
         lambda state: state.waits.oldest_ms / 1000,
     ),
     _of_opened(
-        *("proposal_wait_seconds", "so long half of the proposals waited that were answered"),
+        *("proposal_wait_seconds", "median wait of the proposals that were answered"),
         lambda state: state.waits.median_ms / 1000,
     ),
     _of_opened(
-        *("max_proposal_wait_seconds", "so long the last of them"),
+        *("max_proposal_wait_seconds", "longest wait of the proposals that were answered"),
         lambda state: state.waits.longest_ms / 1000,
     ),
-    _Row("time_since_last_run_seconds", "since a round began or ended", _since_run),
+    _Row("time_since_last_run_seconds", "time since a round began or ended", _since_run),
     _Row("passes_running", "passes under way", lambda s: len(s.cleaner.monitor.activities())),
-    _Row("healthy", "1 when /healthz says so", lambda seen: int(not ailments(seen.cleaner))),
-    _Row("ready", "1 when /readyz says so", lambda seen: int(not neglects(seen.cleaner))),
+    _Row("healthy", "1 if /healthz reports healthy", lambda seen: int(not ailments(seen.cleaner))),
+    _Row("ready", "1 if /readyz reports ready", lambda seen: int(not neglects(seen.cleaner))),
     _Row(
-        *("dead_thread_count", "threads in whose pass nothing moves for long"),
+        *("dead_thread_count", "threads whose pass has made no progress for a long time"),
         lambda seen: len(hanging(seen.cleaner)),
     ),
     _Row(
-        *("log_opened", "0: it cannot be opened, so nothing is done for it"),
+        *("log_opened", "0 if the log cannot be opened, so that nothing is done for it"),
         lambda seen: (((url,), int(state.opened)) for url, state in seen.logs.items()),
         ("log",),
     ),
@@ -303,29 +307,33 @@ _METRICS: Sequence[_Row] = (
     _Row("build_info", "what runs", _build, ("version", "python", "pyarrow"), prefix="clog_"),
     _of_views(
         "publish_lag_seconds",
-        "for how long a published view has not shown what the log has, at most",
+        "maximum time for which a published view has been behind its log",
         lambda state: ((f, ms / 1000) for f, ms in state.lags_ms.items()),
     ),
     _of_views(
         "publish_kept_bytes",
-        "objects that are kept for a published view alone, past their time",
+        "bytes of objects kept only for a published view, past their deletion time",
         lambda state: ((f, kept.size_bytes) for f, kept in state.kept.items()),
     ),
     _of_views(
         "publish_overdue_seconds",
-        "for how long the first of these; it grows where the view does not move on",
+        "how far the oldest of these objects is past its deletion time; grows while the view does"
+        " not advance",
         lambda state: ((f, kept.overdue_ms / 1000) for f, kept in state.kept.items()),
     ),
     _of_readers(
-        *("lag_records", "records it has not read"), lambda reader, _: {"": reader.lag_records}
+        *("lag_records", "records that the reader has not read"),
+        lambda reader, _: {"": reader.lag_records},
     ),
     _of_readers(*("lag_bytes", "bytes of these"), lambda reader, _: {"": reader.lag_bytes}),
     _of_readers(
-        *("lag_seconds", "since the first of these"), lambda reader, _: {"": reader.lag_ms / 1000}
+        *("lag_seconds", "age of the oldest record that the reader has not read"),
+        lambda reader, _: {"": reader.lag_ms / 1000},
     ),
     _of_readers(
         "overtaken_in_seconds",
-        "until retention, the removal of a tombstone or version expiry overtakes it; 0: it has",
+        "time until retention, the removal of a tombstone or version expiry overtakes the reader;"
+        " 0 if it has",
         lambda reader, _: {
             by: None if left_ms is None else left_ms / 1000
             for by, left_ms in (
@@ -337,48 +345,60 @@ _METRICS: Sequence[_Row] = (
         ("by",),
     ),
     _of_readers(
-        *("held_seconds", "for how long the cleaner still waits for it"),
+        *("held_seconds", "how much longer the cleaner waits for the reader"),
         lambda reader, now_ms: {
             "": max(0, reader.held_until_ms - now_ms) / 1000 if reader.held_until_ms else None
         },
     ),
     _sum("rounds", "rounds over the log"),
-    _sum("failed_rounds", "of these, rounds that failed"),
+    _sum("failed_rounds", "rounds over the log that failed"),
     _sum("passes", "passes that ended"),
     _sum("map_records", "records read to fill offset maps"),
     _sum("records_read", "records of chunks that were replaced"),
-    _sum("records_written", "of these, records that stayed"),
-    _sum("records_superseded", "records removed for a later one of their key"),
-    _sum("records_marked", "records that passes made invisible, their bytes go later"),
-    _sum("records_materialised", "records rewritten so that the bytes of marked ones go"),
-    _sum("records_coalesced", "records rewritten from small objects into big ones"),
-    _sum("publications", "versions of published views made"),
-    _sum("publications_refused", "tries to bring published views up to date that failed"),
-    _sum("records_erased", "records of erased keys that nobody sees any more"),
-    _sum("erasures_done", "erasures that got their receipt"),
-    _sum("views_withdrawn", "published views that could not follow, and show nothing since"),
-    _sum("segments_sealed", "active segments sealed because nobody had written to them for long"),
+    _sum("records_written", "records of replaced chunks that were kept"),
+    _sum("records_superseded", "records removed because a later record of their key exists"),
+    _sum("records_marked", "records that passes hid, to remove their bytes later"),
+    _sum("records_materialised", "records rewritten to remove the bytes of hidden ones"),
+    _sum("records_coalesced", "records rewritten from small objects into large ones"),
+    _sum("publications", "versions of views that were published"),
+    _sum("publications_refused", "failed attempts to bring published views up to date"),
+    _sum("records_erased", "records of erased keys that are no longer visible"),
+    _sum("erasures_done", "erasures completed, with a receipt"),
+    _sum(
+        "views_withdrawn",
+        "published views that were withdrawn because they could not follow the log",
+    ),
+    _sum(
+        "segments_sealed",
+        "active segments sealed because nothing was written to them for a long time",
+    ),
     _sum("retention_records", "records of whole segments that retention or the log start removed"),
-    _sum("retention_bytes", "record bytes of these"),
-    _sum("tombstones_expired", "tombstones removed after their delete horizon"),
-    _sum("records_without_key", "invalid records: those without a key, removed"),
+    _sum(
+        "retention_bytes", "record bytes of whole segments that retention or the log start removed"
+    ),
+    _sum("tombstones_expired", "tombstones removed past their delete horizon"),
+    _sum("records_without_key", "records removed because they have no key"),
     _sum(
         "records_late",
-        "records that came after a tombstone of a higher order was removed: kept, or dropped",
+        "records that arrived after a tombstone of a higher order was removed: kept or dropped",
     ),
-    _sum("records_tied", "records of an order that another of their key has: arrival decides"),
+    _sum(
+        "records_tied",
+        "records with the same order as another record of their key, so that arrival decides",
+    ),
     _sum(
         "records_trimmed",
-        "records below the log start offset that passes met: most go before, unread",
+        "records below the log start offset that passes removed; most are removed without being"
+        " read",
     ),
     _sum("bytes_read", "bytes that passes read from the store"),
     _sum("bytes_written", "bytes that passes wrote to the store"),
-    _sum("size_bytes_before", "record bytes of cleaned segments, before"),
-    _sum("size_bytes_after", "the same after: the difference is the size reduction"),
+    _sum("size_bytes_before", "record bytes of cleaned segments before cleaning"),
+    _sum("size_bytes_after", "record bytes of cleaned segments after cleaning"),
     _sum("index_ms", "seconds to fill maps", 1000),
-    _sum("clean_ms", "seconds to clean after that", 1000),
+    _sum("clean_ms", "seconds to clean after filling maps", 1000),
     _of_stores("requests", "requests by kind", lambda store: store.requests),
-    _of_stores("failures", "of these, failed", lambda store: store.failures),
+    _of_stores("failures", "failed requests by kind", lambda store: store.failures),
     _of_stores("bytes", "bytes by kind", lambda store: store.bytes_moved),
 )
 """All metrics, a row each, in the order in which they are shown."""
@@ -465,7 +485,7 @@ def listening(address: str) -> socket.socket:
         return socket.create_server(place, family=family)
     except (OSError, ValueError, OverflowError) as e:
         raise InvalidInputError(
-            f"cannot listen at {address!r}: {e}; give HOST:PORT or PORT"
+            f"cannot listen on {address!r}: {e}; give HOST:PORT or PORT"
         ) from None
 
 
@@ -535,7 +555,7 @@ def _application(
 
     def absent(_: Request, error: Any) -> Response:
         more = "" if page is None else ", and a page at /"
-        text = f"there are /metrics, /healthz and /readyz{more}\n"
+        text = f"see /metrics, /healthz and /readyz{more}\n"
         return PlainTextResponse(text, error.status_code)
 
     routes += [Route("/metrics", samples)] if metrics is not None else []

@@ -1,9 +1,10 @@
 """The duties of a round besides passes, a module or a function each.
 
 A *duty* (`Duty`) is a row of a round (`log_round`): what is `due`, which depends on a `Work` alone,
-and a function that does it. A round asks by doing: `run` evaluates `due` at the very version that
-it changes, within its commit (`commit_due`). A dry run only evaluates `due`, each time on what the
-duties before it would leave (`Work.after`). So there is one plan, whichever of them asks.
+and a function that does it. Whether or not its caller asked before, `run` evaluates `due` at the
+very version that it changes, within its commit (`commit_due`). A dry run only evaluates `due`, each
+time on what the duties before it would leave (`Work.after`). So there is one plan, whichever of
+them asks.
 """
 
 from collections.abc import Callable, Mapping
@@ -75,8 +76,8 @@ class Duty:
         counts: what of that is added to the log's totals.
         every_ms: minimum interval between two runs.
         asked: `run` does not evaluate `due`: its caller does first.
-        of_version: what is due depends on the log's version alone: if that is nothing, neither is
-            anything before the next version, so its caller asks once for each.
+        of_version: what may be due before the log's next version; None: anything. If it returns
+            nothing, its caller asks no more before that version.
         reads_records: damage of these stops no other duty; it is raised at the round's end (S28).
     """
 
@@ -86,7 +87,7 @@ class Duty:
     counts: Callable[[Any], Mapping[str, int]] = lambda _: {}
     every_ms: int = 0
     asked: bool = False
-    of_version: bool = False
+    of_version: Callable[[Work], Any] | None = None
     reads_records: bool = False
 
 

@@ -83,16 +83,16 @@ same (`diagnostics.verify_erasure`).
 """
 _LOGGER = logging.getLogger(__name__)
 _SEARCHED = (
-    "the rows of all data objects, dead ones and those that no version shows among them",
-    "bitmaps, key indexes and footers, which went with the objects that held such rows",
-    "versions that were readable, replaced objects, and what was written and never committed",
-    "published views and named cuts, which let go of the versions before",
+    "the rows of all data objects, including dead rows and rows that no version shows",
+    "bitmaps, key indexes and footers, which were removed with the objects that held such rows",
+    "readable versions, replaced objects, and uncommitted files",
+    "published views and named cuts, which released the earlier versions",
     "every file under the root, by its name",
 )
 _NOT_SEARCHED = (
-    "what lies outside of the root: state tables' files, mirrors, exports, checkpoints, back-ups",
+    "everything outside the root: state tables' files, mirrors, exports, checkpoints, back-ups",
     "names of writers, queries, readers, transactions, sources and cuts, and settings: see ids",
-    "hashes of what an append brought, and of whole objects, in commits from before the request",
+    "hashes of the content of appends, and of whole objects, in commits before the request",
 )
 _AT_THE_ROOT = re.compile(
     rf"{documents.LOG_FILE}|\.probe-[0-9a-f]{{32}}"
@@ -100,7 +100,9 @@ _AT_THE_ROOT = re.compile(
     r"|metadata/(?:v[0-9]+\.metadata\.json|version-hint\.text)"
 )
 """Files beside the log's folder: the log's, a probe's, and those of published views."""
-_NOT_FORGOTTEN = "old versions and deleted objects that the store may keep: it cannot be asked here"
+_NOT_FORGOTTEN = (
+    "old versions and deleted objects that the store may keep, since it cannot be queried for them"
+)
 
 
 def carry_out(work: Work) -> dict[str, int]:
@@ -227,8 +229,8 @@ def _keys_of(store: Store, name: str) -> list[bytes]:
         return read_request(store, path)
     except FileNotFoundError as e:
         raise CorruptionError(
-            f"{path} of {store.url} is gone, which has the keys of an erasure; restore it, or ask"
-            " for the erasure again: this one stays pending"
+            f"{path} of {store.url}, which has the keys of an erasure, is gone; restore it, or"
+            " request the erasure again: this one stays pending"
         ) from e
 
 
@@ -451,11 +453,11 @@ def _end(work: Work, name: str) -> bool:
         except StoreRefusedError as e:
             reason = (
                 "the store keeps old versions of files, or unfinished uploads, and refuses to"
-                f" forget them: {e}; grant the role erase (docs/permissions.md)"
+                f" delete them: {e}; grant the role erase (docs/permissions.md)"
             )
     if reason:
         if reason != one.reason:
-            _LOGGER.warning("an erasure of %s waits: %s", work.store.url, reason)
+            _LOGGER.warning("an erasure of %s is waiting: %s", work.store.url, reason)
             _commit_entries(work, lambda n, e, _: replace(e, reason=reason) if n == name else e)
         return False
     _write_receipt(work, one, name, forgets=forgets)
@@ -477,8 +479,8 @@ def _problem(work: Work) -> str:
         is_ours = documents.is_known(inside) if inside != path else _AT_THE_ROOT.fullmatch(path)
         if not is_ours:
             return (
-                f"there is a file that is none of the log's, and may hold anything: {path}; delete"
-                " it, or move it out of the log's folder"
+                f"{path} does not belong to the log, and may contain anything; delete it, or move"
+                " it out of the log's folder"
             )
     return ""
 
@@ -522,7 +524,9 @@ def _write_receipt(work: Work, one: ErasureEntry, name: str, *, forgets: bool) -
         data = documents.encode("receipt", receipt_to_json(made))
         with suppress(ObjectExistsError):
             store.create(documents.receipt_path(number), data)
-    raise CommitConflictError(f"others write receipts of {store.url}; the next round tries again")
+    raise CommitConflictError(
+        f"another process writes receipts of {store.url}; the next round tries again"
+    )
 
 
 def _replaced(

@@ -69,7 +69,7 @@ class Publishing:
         self._defaults = defaults
         self._tried_ms: dict[str, int] = {}
         self._starts: dict[str, list[int]] = {}
-        self._told: dict[tuple[str, str], str] = {}
+        self._reported: dict[tuple[str, str], str] = {}
         self.lags_ms: dict[str, int] = {}
 
     @cached_property
@@ -151,8 +151,8 @@ class Publishing:
         done = self._publications.withdraw(name)
         if done.withdrawn:
             logger.warning(
-                "the %s view of %s could not follow the log, and is withdrawn: it shows nothing"
-                " until the log is published again",
+                "the %s view of %s could not follow the log and was withdrawn: it is empty until"
+                " the log is published again",
                 *(name, self._handle.store.url),
             )
         return Counter(views_withdrawn=int(done.withdrawn))
@@ -168,17 +168,17 @@ class Publishing:
         try:
             done = step(name)
         except _REFUSALS as e:
-            if self._told.get((name, what)) != str(e):
+            if self._reported.get((name, what)) != str(e):
                 url = self._handle.store.url
-                logger.warning("%s is not %s as %s: %s; it is tried again", url, what, name, e)
-            self._told[name, what] = str(e)
+                logger.warning("%s could not be %s as %s: %s; this is retried", url, what, name, e)
+            self._reported[name, what] = str(e)
             return Counter(publications_refused=1), e
-        self._told.pop((name, what), None)
+        self._reported.pop((name, what), None)
         return done, None
 
     def _measure(self, wanted: list[str], now_ms: int) -> None:
         self.lags_ms = {}
         for name in wanted:
-            is_refused = (name, "published") in self._told
+            is_refused = (name, "published") in self._reported
             is_behind = is_refused or not self._publications.is_current(name)
             self.lags_ms[name] = now_ms - self._tried_ms[name] if is_behind else 0

@@ -140,19 +140,19 @@ def _over_size(segments: Sequence[Segment], bytes_max: int) -> int:
     """Returns how many of the oldest can go while the rest still has ``retention.bytes`` (S32)."""
     left = sum(s.size_bytes for s in segments)
 
-    def goes(segment: Segment) -> bool:
+    def is_removed(segment: Segment) -> bool:
         nonlocal left
         left -= segment.size_bytes
         return left >= bytes_max
 
-    return _oldest(segments, goes)
+    return _oldest(segments, is_removed)
 
 
-def _oldest(segments: Sequence[Segment], goes: Callable[[Segment], bool]) -> int:
+def _oldest(segments: Sequence[Segment], is_removed: Callable[[Segment], bool]) -> int:
     """Returns how many of the oldest go, up to the first that does not, or is active and empty."""
     for count, segment in enumerate(segments):
         is_empty_active = segment is segments[-1] and not segment.chunks
-        if is_empty_active or not goes(segment):
+        if is_empty_active or not is_removed(segment):
             return count
     return len(segments)
 
@@ -257,8 +257,8 @@ def _left(handle: Handle) -> Iterable[str]:
             head = open_other(handle, url, home_id).tip.head
         except (ClogError, FileNotFoundError) as e:
             _LOGGER.warning(
-                "%s keeps versions for cuts of %s, which cannot be read: %s; if it is gone for good"
-                " drop them there: clog snapshot %s --drop NAME --force",
+                "%s keeps versions for cuts of %s, which cannot be read: %s; if it no longer"
+                " exists, drop them with: clog snapshot %s --drop NAME --force",
                 *(handle.store.url, url, e, handle.store.url),
             )
             return None

@@ -238,7 +238,7 @@ def _orphans(handle: Handle, store: Store, floor: int, old_ms: int) -> list[Stor
         if handle.refresh() is tip:
             handle.standing.check()
             raise CorruptionError(
-                f"the newest version of {store.url}, {tip.version}, needs what is missing: {e};"
+                f"the newest version of {store.url}, {tip.version}, needs a missing file: {e};"
                 " nothing was deleted"
             ) from e
         return _orphans_at_tip(handle, store, floor, old_ms)
@@ -428,8 +428,8 @@ def sweep_other_logs(handle: Handle, *, before_ms: int, dry_run: bool) -> list[S
                 dead += files
             continue
         _LOGGER.warning(
-            "%s/%s holds %d files of another log, which does not stand here; delete the folder if"
-            " nobody needs it",
+            "%s/%s has %d files of another log, which is not here; delete the folder if it is not"
+            " needed",
             *(root.url, documents.folder_of(log_id), len(files)),
         )
     if dead and not dry_run:
@@ -496,7 +496,7 @@ def _left_requests(handle: Handle, floor: int) -> list[StoredObject]:
         for found in handle.store.list(documents.ERASURES)
         if (name := documents.erasure_of(found.path)) is not None and name not in known
     ]
-    before_ms = written_ms(handle, handle.store, floor) if left else None
+    before_ms = _stored_ms(handle.store, floor) if left else None
     return [f for f in left if before_ms is not None and f.modified_ms < before_ms - SKEW_MS_MAX]
 
 
@@ -530,13 +530,13 @@ def _sweep_strays(handle: Handle, *, before_ms: int, dry_run: bool) -> list[Stor
         handle.standing.check()
         dead += _checksums(root, dead)
     gone = set(dead)
-    _tell(root, dead, "refused writers of its view", "they are swept")
-    _tell(
+    _log_strays(root, dead, "refused writers of its view", "they are swept")
+    _log_strays(
         root,
         [found for found in strays if found not in gone],
         "another writer of its view",
-        "no reader sees them; a day after they were written the sweep takes what can only be"
-        " a refused writer's of Delta; delete the others if nobody needs them",
+        "no reader sees them; a day after they were written, the sweep deletes those that only a"
+        " refused Delta writer can have left; delete the others if they are not needed",
     )
     for found in dead if not dry_run else ():
         root.delete(found.path)
@@ -550,7 +550,9 @@ def _dead(handle: Handle, old: Sequence[StoredObject]) -> list[StoredObject]:
     try:
         return view.left_by_refused(view.look(), old)
     except CorruptionError as e:
-        _LOGGER.warning("nothing at %s is compared with its view: %s", handle.standing.root.url, e)
+        _LOGGER.warning(
+            "files at %s cannot be compared with its view: %s", handle.standing.root.url, e
+        )
         return []
 
 
@@ -561,11 +563,11 @@ def _checksums(root: Store, dead: Sequence[StoredObject]) -> list[StoredObject]:
     return [found for begin in begins for found in root.list(begin) if found.path in names]
 
 
-def _tell(root: Store, files: Sequence[StoredObject], whose: str, then: str) -> None:
+def _log_strays(root: Store, files: Sequence[StoredObject], owner: str, then: str) -> None:
     if files:
         _LOGGER.warning(
             "%s has %d files of %d bytes that %s left, such as %s; %s",
-            *(root.url, len(files), sum(f.size_bytes for f in files), whose, files[0].path, then),
+            *(root.url, len(files), sum(f.size_bytes for f in files), owner, files[0].path, then),
         )
 
 
@@ -640,7 +642,7 @@ def check_clock(handle: Handle, *, now_ms: int, dry_run: bool = False) -> int:
     """
     behind_ms = handle.tip.record.time_ms - now_ms
     if behind_ms > SKEW_MS_MAX:
-        hint = "or, if it is right and a writer's was ahead, run: clog reset-times URL"
+        hint = "or, if it is right and a writer's clock was ahead, run: clog reset-times URL"
         raise ClockSkewError(_refusal(handle, now_ms, "the newest commit", behind_ms, hint))
     if dry_run:
         return 0
@@ -655,19 +657,24 @@ def check_clock(handle: Handle, *, now_ms: int, dry_run: bool = False) -> int:
 
 def _refusal(handle: Handle, now_ms: int, other: str, ahead_ms: int, hint: str) -> str:
     return (
-        f"the clocks differ by {abs(ahead_ms)} ms, more than {SKEW_MS_MAX}: this machine's says"
-        f" {now_ms} ms, {other} of {handle.store.url} says {now_ms + ahead_ms};"
-        f" nothing was changed; set this machine's clock (NTP), {hint}"
+        f"the clocks differ by {abs(ahead_ms)} ms, more than {SKEW_MS_MAX}: this machine's shows"
+        f" {now_ms} ms, {other} of {handle.store.url} {now_ms + ahead_ms}; nothing was changed;"
+        f" set this machine's clock (NTP), {hint}"
     )
 
 
 def written_ms(handle: Handle, store: Store, version: int) -> int | None:
     """Returns when a commit was written, None if it is gone; one LIST of one name, or a GET."""
     if is_comparable(handle.clock):
-        found = store.list(documents.commit_path(version))
-        return next((commit.modified_ms for commit in found), None)
+        return _stored_ms(store, version)
     commit = try_read(store, version)
     return None if commit is None else commit.record.time_ms
+
+
+def _stored_ms(store: Store, version: int) -> int | None:
+    """Returns when a commit was written, by the store's clock; None if it is gone; one LIST."""
+    found = store.list(documents.commit_path(version))
+    return next((commit.modified_ms for commit in found), None)
 
 
 def newest_by(handle: Handle, store: Store, time_ms: int) -> int:
@@ -689,15 +696,15 @@ def with_room(work: Work, step: Callable[[], _T]) -> _T:
         return step()
     except StoreFullError as e:
         freed = _delete_allowed(handle, work.store)  # D1
-        has_given = give_up_reserve(handle.store)  # D2
-        if not (freed or has_given):
+        has_released = give_up_reserve(handle.store)  # D2
+        if not (freed or has_released):
             raise
         swept = sweep_released(replace(work, now_ms=handle.clock.now_ms()))  # D3
         _LOGGER.warning(
-            "the disk of %s is full; deleted %d files of %d bytes that nobody needs%s (%s)",
+            "the disk of %s is full; deleted %d unneeded files of %d bytes%s (%s)",
             *(handle.store.url, len(freed) + len(swept.objects)),
             sum(found.size_bytes for found in freed) + swept.size_bytes,
-            ", and gave the reserve up" if has_given else "",
+            ", and released the reserve" if has_released else "",
             e,
         )
         return step()

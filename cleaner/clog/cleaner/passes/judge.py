@@ -312,8 +312,8 @@ class Recheck:
         where = f"[{self._mapped.start}, {self._mapped.end}) of partition {partition}"
         if self._seen != self._mapped.records:
             raise CorruptionError(
-                f"{self._seen} records with a key were judged in {where}, but the map was made of"
-                f" {self._mapped.records}; the pass stops here"
+                f"{self._seen} records with a key were judged in {where}, but the map was built"
+                f" from {self._mapped.records}; the pass stops here"
             )
         if self._latest != (latest := self._mapped.latest_judged()):
             raise CorruptionError(
@@ -391,8 +391,8 @@ class GroupRecheck:
 
 def _alive(partition: int, offset: int) -> CorruptionError:
     return CorruptionError(
-        f"the record at offset {offset} of partition {partition} would have been removed, but"
-        " nothing shows that it is dead; nothing was changed"
+        f"the record at offset {offset} of partition {partition} would have been removed, but it"
+        " is not known to be dead; nothing was changed"
     )
 
 

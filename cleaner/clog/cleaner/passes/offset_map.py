@@ -169,11 +169,6 @@ class OffsetMap:
         return self._table.nbytes
 
     @property
-    def utilization(self) -> float:
-        """The filled share of the slots; ``load_factor`` when the map is full."""
-        return self._entries / self._slots
-
-    @property
     def latest_offset(self) -> int:
         """The last offset that the map covers, -1 if it covers none."""
         return self._latest_offset

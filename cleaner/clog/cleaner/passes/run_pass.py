@@ -360,7 +360,7 @@ def commit_pass(
     operation: str,
     delete_retention_ms: int,
     store: Store | None = None,
-    lies_elsewhere: bool = False,
+    is_elsewhere: bool = False,
     gone: tuple[SoleTombstones, KeyHasher] | None = None,
 ) -> Commit:
     """Commits an edit of one partition that was planned at ``planned`` and whose objects are
@@ -380,9 +380,9 @@ def commit_pass(
         if gone and not gone[0].left_alone(handle.store, now, partition, gone[1]):
             raise SourcesChangedError
         is_changed = tip.head.partitions.changed[partition] > planned.version
-        is_moved = lies_elsewhere or is_changed
+        is_moved = is_elsewhere or is_changed
         fitting = rebase(edit, partition, planned, now) if is_moved else edit
-        fitting = _with_markers_there(fitting, now)
+        fitting = _with_present_markers(fitting, now)
         dated = _with_horizons(fitting, commit_ms=time_ms, delete_retention_ms=delete_retention_ms)
         made = replace(dated, first_dirty=_not_back(edit, now))
         if gone or now.orders_removed:
@@ -392,7 +392,7 @@ def commit_pass(
     return handle.commit(prepare, operation=operation)
 
 
-def _with_markers_there(edit: Edit, now: Manifest) -> Edit:
+def _with_present_markers(edit: Edit, now: Manifest) -> Edit:
     """Returns the edit without markers that are gone or have got their horizon elsewhere. Pure."""
     if not (edit.marked or edit.unmarked):
         return edit
@@ -533,7 +533,7 @@ def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
             operation="clean",
             delete_retention_ms=plan.config.delete_retention_ms,
             store=noted,
-            lies_elsewhere=bool(settled.gathered),
+            is_elsewhere=bool(settled.gathered),
             gone=None if gone is None else (gone, tools.hasher),
         )
         stats.add_records(counts)

@@ -69,13 +69,13 @@ async function ask(path, onNext = () => {}) {
   try {
     answer = await fetch(path);
   } catch {
-    throw new Error("clog does not answer: start it again, if it was stopped");
+    throw new Error("clog does not answer; if it was stopped, start it again");
   }
   let body;
   try {
     body = await answer.json();
   } catch {
-    throw new Error("clog cannot answer this (" + answer.status + "); the terminal it runs in says why");
+    throw new Error("clog cannot answer this (" + answer.status + "); the terminal in which it runs shows the reason");
   }
   if (!answer.ok) throw new Error(body.error || answer.statusText);
   onNext(answer.headers.get("clog-next"));
@@ -267,10 +267,10 @@ function showCommits(commits) {
   const hours = appends.length > 1 ? (appends.at(-1).time_ms - appends[0].time_ms) / 3600000 : 0;
   const each = (name) => appends.slice(1).reduce((total, c) => total + c[name], 0) / hours;
   $("pace").textContent = hours > 0 ? count(Math.round(each("records"))) + " records and " + size(Math.round(each("size_bytes"))) +
-    " an hour, in " + count(Math.round((appends.length - 1) / hours)) + " appends, over the last " + ago(hours * 3600000) : "";
+    " per hour, in " + count(Math.round((appends.length - 1) / hours)) + " appends, over the last " + ago(hours * 3600000) : "";
   const sum = (name) => commits.reduce((total, c) => total + (c.effect ? c.effect[name] : 0), 0);
   $("removed").textContent = "These " + count(commits.length) + " commits removed " + count(sum("removed_records")) + " records (" +
-    size(sum("removed_bytes")) + ") and rewrote " + size(sum("rewritten_bytes")) + " for it.";
+    size(sum("removed_bytes")) + "), and rewrote " + size(sum("rewritten_bytes")) + " to do so.";
   $("history").replaceChildren(...commits.toReversed().map((c) => {
     const cleaned = Object.entries(c.first_dirty || {}).map(([p, offset]) => "partition " + p + " clean to " + offset);
     const effect = c.effect || {};
@@ -292,11 +292,11 @@ function showSpans(spans, now) {
   const flow = (of) => spans.map((s) => [s.from_ms, s.from_ms + SPAN_MS, of(s) * hour]);
   const level = (of) => known.map((s, i) => [s.from_ms, i + 1 < known.length ? known[i + 1].from_ms : now, of(s)]);
   const bytes = (n) => size(Math.round(n));
-  graph("graph-records", "records an hour", flow((s) => s.records), (n) => count(Math.round(n)), began, now);
-  graph("graph-bytes", "bytes appended an hour", flow((s) => s.size_bytes), bytes, began, now);
-  graph("graph-removed", "bytes removed an hour", flow((s) => s.removed_bytes), bytes, began, now);
+  graph("graph-records", "records per hour", flow((s) => s.records), (n) => count(Math.round(n)), began, now);
+  graph("graph-bytes", "bytes appended per hour", flow((s) => s.size_bytes), bytes, began, now);
+  graph("graph-removed", "bytes removed per hour", flow((s) => s.removed_bytes), bytes, began, now);
   graph("graph-size", "bytes in the log", level((s) => s.log_bytes), bytes, began, now);
-  graph("graph-dirty", "share not yet clean", level(share), (n) => n.toFixed(2), began, now);
+  graph("graph-dirty", "share that is dirty", level(share), (n) => n.toFixed(2), began, now);
 }
 
 function graph(id, name, bars, said, began, now) {
@@ -336,7 +336,7 @@ async function showUsers() {
   if (!readers.length) fill($("readers"), [row([el("td", "no named readers", {class: "none", colspan: 9})])]);
   fill($("transactions"), transactions.map((t) => row([t.id, t.state, when(moment(t.started_ms)), when(moment(t.started_ms + t.timeout_ms)),
     Object.entries(t.first_offsets).map(([p, offset]) => "partition " + p + ": " + offset).join(", "), t.home || "this log"])));
-  if (!transactions.length) fill($("transactions"), [row([el("td", "none is open", {class: "none", colspan: 6})])]);
+  if (!transactions.length) fill($("transactions"), [row([el("td", "no open transactions", {class: "none", colspan: 6})])]);
   fill($("writers"), writers.map((w) => row([w.id, w.kind, w.sequence, w.version])));
 }
 
@@ -352,9 +352,9 @@ async function showCost() {
     const line = (what, of) => row([what, ...["puts", "gets", "lists"].map((name) => count(Math.round(of(name)))),
       size(Math.round(of("bytes_out"))), size(Math.round(of("bytes_in"))), dollars(of("dollars"))]);
     $("bill").replaceChildren(...bill.daily.map((each) => line(each.what, (name) => each[name])), line("all", sum));
-    $("priced-note").textContent = "Requests a day, if it goes on as in its newest " + count(bill.past.commits) +
-      " commits, with an append each " + ago(bill.trigger_ms) + ". Stored: " + size(bill.stored_bytes) + ", " + dollars(bill.stored_dollars) +
-      " a month. List prices of " + bill.prices.name + ", " + bill.prices.as_of + "; clog cost takes others.";
+    $("priced-note").textContent = "Requests per day, if the log continues as in its newest " + count(bill.past.commits) +
+      " commits, with an append every " + ago(bill.trigger_ms) + ". Stored: " + size(bill.stored_bytes) + ", " + dollars(bill.stored_dollars) +
+      " a month. List prices of " + bill.prices.name + ", " + bill.prices.as_of + "; clog cost accepts others.";
   } catch (error) {
     if (number === chosen) $("priced-note").textContent = error.message;
   }
@@ -528,7 +528,7 @@ async function browse(after = null) {
     fill($("found"), rows);
     further = next;
     $("further").hidden = next === null;
-    if (!records.length) $("problem").textContent = next === null ? "no records" : "no such record so far; the next page looks further";
+    if (!records.length) $("problem").textContent = next === null ? "no records" : "no match so far; the next page continues the search";
   } catch (error) {
     if (mine !== asking) return;
     $("found").replaceChildren();

@@ -161,7 +161,7 @@ def capture_mysql(  # noqa: PLR0913 - one for each option
     """
     if wrong := [how for how in (masks or {}).values() if how not in (DROP, HASH)]:
         raise InvalidInputError(
-            f"columns of MySQL are masked by drop or hash, not {wrong[0]!r:.40}"
+            f"columns of MySQL can be masked by drop or hash, not by {wrong[0]!r:.40}"
         )
     settings = LogSettings(
         partitions=partitions,
@@ -177,7 +177,7 @@ def capture_mysql(  # noqa: PLR0913 - one for each option
         run = _Run(server, url.rstrip("/"), choice, settings, on_progress or (lambda _: None))
         run.prepare(reload=reload)
         run.follow(should_stop, once=once)
-        return run.told()
+        return run.progress()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +205,8 @@ class Reader:
             except (ArithmeticError, TypeError, ValueError) as e:
                 why = e if isinstance(e, InvalidInputError) else type(e).__name__
                 raise SourceError(
-                    f"column {field.name} of {what} has a value that cannot be kept: {why}; leave"
-                    f" the column out (--mask {what}.{field.name}=drop)"
+                    f"column {field.name} of {what} has a value that cannot be stored: {why};"
+                    f" leave the column out (--mask {what}.{field.name}=drop)"
                 ) from e
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -215,7 +215,7 @@ def reader_of(what: str, key: Any, row: Any, hashed: Collection[str]) -> Reader:
     """Returns the reader for the schemas of an `Event`; ``hashed`` columns are texts."""
     if key is None or row is None:
         raise SourceError(
-            f"{what} has no primary key, and so no key of a log; leave it out (--exclude)"
+            f"{what} has no primary key, so its log would have no key; leave it out (--exclude)"
         )
     keys = {field["field"] for field in key["fields"]}
     fields, fixes = [], {}
@@ -225,7 +225,7 @@ def reader_of(what: str, key: Any, row: Any, hashed: Collection[str]) -> Reader:
             column = connect_column(one)
         except InvalidInputError as e:
             raise SourceError(
-                f"column {name} of {what} has a type that no column has: {e}; leave it out"
+                f"column {name} of {what} has a type that a log does not have: {e}; leave it out"
                 f" (--mask {what}.{name}=drop)"
             ) from e
         kind, fix = (pa.string(), str) if name in hashed else (column.kind, column.fix)
@@ -296,13 +296,13 @@ class _Run:
     def prepare(self, *, reload: bool) -> None:
         """Claims the home and the tables' logs."""
         there = self._server.tables()
-        meant = {name: has_key for name, has_key in there.items() if self._choice.has(name)}
-        if not meant:
-            raise NotFoundError(f"{self._server.address} has no table that is meant")
-        if lacks := [name for name, has_key in meant.items() if not has_key]:
+        selected = {name: has_key for name, has_key in there.items() if self._choice.has(name)}
+        if not selected:
+            raise NotFoundError(f"{self._server.address} has no table that was selected")
+        if lacks := [name for name, has_key in selected.items() if not has_key]:
             raise InvalidInputError(
-                f"{', '.join(lacks)} of {self._server.address} have no primary key, and so no key"
-                " of a log; leave them out (--exclude)"
+                f"{', '.join(lacks)} of {self._server.address} have no primary key, so their logs"
+                " would have no key; leave them out (--exclude)"
             )
         home = self._home
         home.read()
@@ -338,14 +338,14 @@ class _Run:
         known = json.loads(before)
         if known["masks"] != self._choice.masks:
             raise InvalidInputError(
-                f"{self._home.log.url} is captured with masks {known['masks']}, and"
-                f" {dict(self._choice.masks)} is asked for: its logs have both then; capture into a"
-                " new URL"
+                f"{self._home.log.url} is captured with masks {known['masks']}, but"
+                f" {dict(self._choice.masks)} was requested, so its logs would have both; capture"
+                " into a new URL"
             )
         if not is_again:
             raise InvalidInputError(
                 f"{self._home.log.url} is captured with --tables {known['tables']} and --exclude"
-                f" {known['exclude']}: what other tables had before is not known; {RELOAD}"
+                f" {known['exclude']}: the earlier contents of other tables are unknown; {RELOAD}"
             )
 
     def _chapters(self) -> list[bytes]:
@@ -372,9 +372,9 @@ class _Run:
             if looked_ms + _LOOK_MS <= now_ms:
                 looked_ms = now_ms
                 self._look()
-                self._on_progress(self.told())
+                self._on_progress(self.progress())
         self._look()
-        self._on_progress(self.told())
+        self._on_progress(self.progress())
 
     def _has_cut(self, has_all: Callable[[], bool]) -> bool:
         return has_all() and self._home.position >= self._position
@@ -393,15 +393,15 @@ class _Run:
             and (file_of(at) not in self._files or at > end_of(self._files) + 1)
         ):
             raise SourcePurgedError(
-                f"{self._server.address} does not have its binary log any more from"
-                f" {position_text(at)} on, up to which the logs have it; {RELOAD}"
+                f"{self._server.address} no longer has its binary log from {position_text(at)}"
+                f" on, up to which the logs have it; {RELOAD}"
             )
 
     def _take(self, event: Event) -> None:
         """Processes an event."""
         value = event.value
         if event.topic == _TRANSACTIONS:
-            assert event.offset is not None, "it is no row"
+            assert event.offset is not None, "it is not a row"
             if value["status"] == "BEGIN":
                 self._is_open = True
                 self._began = position_of(json.loads(event.offset))
@@ -413,7 +413,7 @@ class _Run:
             if self._is_written:
                 self._commit()
         elif event.topic == _HEARTBEAT:
-            assert event.offset is not None, "it is no row"
+            assert event.offset is not None, "it is not a row"
             offset = json.loads(event.offset)
             if "snapshot" not in offset and not self._is_open:
                 self._reach(position_of(offset), event.offset)
@@ -496,15 +496,15 @@ class _Run:
             self._pass_on(what)
         home, position = self._home, self._position
         tables = list(self._tables.values())
-        begun = [one for one in tables if one.is_begun]
+        started = [one for one in tables if one.is_begun]
         now_ms = self._clock.monotonic_ms()
-        if not (begun or even_little or self._cut_ms + _IDLE_MS <= now_ms):
+        if not (started or even_little or self._cut_ms + _IDLE_MS <= now_ms):
             return
-        all_of((one.handle, partial(one.commit, position)) for one in begun)
+        all_of((one.handle, partial(one.commit, position)) for one in started)
         self._is_written, self._cut_ms = False, now_ms
         if position > home.position and all(one.position <= position for one in tables):
             home.cut(position, tables, self._records(position))
-            self._on_progress(self.told())
+            self._on_progress(self.progress())
 
     def _records(self, position: int) -> dict[bytes, bytes | None]:
         """Returns the records that the home keeps with a cut."""
@@ -582,8 +582,8 @@ class _Run:
         )
         if before is not None and table.key != before.table.key:
             raise SourceError(
-                f"the key of {what} is {table.key} now, and that of its log cannot change; capture"
-                " the database into a new URL, or leave the table out (--exclude)"
+                f"the key of {what} is now {table.key}, but that of its log cannot change;"
+                " capture the database into a new URL, or leave the table out (--exclude)"
             )
         url = f"{self._url}/{table.folder}"
         self._home.check()
@@ -591,8 +591,8 @@ class _Run:
         one.begin(self._home.shown)
         if one.is_older and not self._is_loading:
             raise SourceReplacedError(
-                f"{url} was restored from an older copy, and lacks what the newest cut had of it:"
-                " load all tables anew, into the same logs (--reload all)"
+                f"{url} was restored from an older copy, and lacks changes that the newest cut"
+                " had: load all tables again, into the same logs (--reload all)"
             )
         one.evolve()
         one.rows = 0 if before is None else before.rows
@@ -600,7 +600,7 @@ class _Run:
         if self._is_loading and any(one.log.end_offsets().values()):
             self._loaded.setdefault(what, [])
 
-    def told(self) -> Captured:
+    def progress(self) -> Captured:
         """Returns the progress."""
         at = self._home.position
         behind = sum(size for number, size in self._files.items() if number >= file_of(at))
@@ -655,7 +655,7 @@ def _why_reload(
     if change.get("previousId") not in (None, change["id"]):
         return "it was renamed"
     if before is None:
-        return "it changed, and what it was is not known"
+        return "it changed, and its earlier state is unknown"
     after = _shape(table)
     if after["key"] != before["key"]:
         return "its key changed"
@@ -664,7 +664,7 @@ def _why_reload(
         name = one["name"]
         if name not in known:
             if one.get("defaultValueExpression") or not one["optional"] or one["generated"]:
-                return f"column {name} was added with a default, which filled the rows"
+                return f"column {name} was added with a default, which filled existing rows"
         elif after["columns"][name] != known[name]:
             return f"column {name} has another type"
         elif re.search(_DROPS.format(re.escape(name)), ddl, re.IGNORECASE):
@@ -806,7 +806,7 @@ class _Changed:
         self._reached = 0
         self._server = server
         self._known = known
-        self._meant = {
+        self._selected = {
             what: binding for what, binding in known.bindings.items() if choice.has(what)
         }
         self._waiting: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
@@ -818,7 +818,7 @@ class _Changed:
         for batch in self._server.batches(lambda: self._reached >= until):
             for event in batch:
                 if event.topic == _HEARTBEAT:
-                    assert event.offset is not None, "it is no row"
+                    assert event.offset is not None, "it is not a row"
                     self._reached = max(self._reached, position_of(json.loads(event.offset)))
                 elif event.topic != _TRANSACTIONS:
                     self._take(event)
@@ -829,12 +829,14 @@ class _Changed:
         value = event.value
         if event.topic == NAME:
             for change in value["tableChanges"] or ():
-                self._leave_out(table_of(change), "it was altered, dropped or made meanwhile")
+                self._leave_out(
+                    table_of(change), "it was altered, dropped or created in the meantime"
+                )
             return
         what = event.topic.removeprefix(f"{NAME}.")
         if value["op"] == "t":
-            self._leave_out(what, "it was emptied meanwhile")
-        elif what in self._meant and what not in self.skipped:
+            self._leave_out(what, "it was emptied in the meantime")
+        elif what in self._selected and what not in self.skipped:
             if what not in self._readers:
                 self._readers[what] = self._reader(what, event.key, event.row)
             self._waiting[what].append(value["after"] or value["before"])
@@ -842,7 +844,7 @@ class _Changed:
                 self._pass_on(what)
 
     def _leave_out(self, what: str, why: str) -> None:
-        if what in self._meant:
+        if what in self._selected:
             self.skipped[what] = why
 
     def _reader(self, what: str, key: Any, row: Any) -> Reader:
@@ -859,10 +861,10 @@ class _Changed:
     def compared(self) -> list[_Compared]:
         """Returns the tables that can be compared."""
         found, masks = [], self._known.choice.masks
-        for what, binding in sorted(self._meant.items()):
+        for what, binding in sorted(self._selected.items()):
             shape = self._server.shape(what)
             if shape is None:
-                self.skipped.setdefault(what, "the source has it no more")
+                self.skipped.setdefault(what, "the source no longer has it")
             if shape is None or what in self.skipped:
                 continue
             reader = self._reader(what, shape.key, shape.row)

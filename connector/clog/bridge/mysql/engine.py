@@ -57,13 +57,13 @@ _AWAY: Final = (
 )
 _PURGED: Final = ("no longer available on the server", "purged", "Could not find first log")
 _NO_ADDRESS: Final = (
-    "this is not the address of a database (its text is not shown, as it may hold a password); give"
-    " mysql://USER@HOST:PORT/DATABASE?ssl-mode=…, and the password in MYSQL_PWD"
+    "this is not the address of a database (it is not shown, because it may contain a password);"
+    " give mysql://USER@HOST:PORT/DATABASE?ssl-mode=…, and the password in MYSQL_PWD"
 )
 _SSL_MODES: Final = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
 _JAVA_MIN: Final = 17
-_JAVA: Final = f"Java {_JAVA_MIN} or newer, which JAVA_HOME may name"
-RELOAD: Final = "--reload all loads all tables anew, into the same logs"
+_JAVA: Final = f"Java {_JAVA_MIN} or newer, which JAVA_HOME can point to"
+RELOAD: Final = "--reload all loads all tables again, into the same logs"
 
 
 def _check_library() -> None:
@@ -298,7 +298,7 @@ class Server:
         if (is_on, form, image) != ("1", "ROW", "FULL"):
             raise InvalidInputError(
                 f"{self.address} needs log_bin, binlog_format=ROW and binlog_row_image=FULL to be"
-                f" captured, and has {is_on}, {form} and {image}"
+                f" captured, but has {is_on}, {form} and {image}"
             )
         return Origin(f"mysql:{uuid}/{self.database}")
 
@@ -412,8 +412,8 @@ class Server:
         import jpype
 
         api = "io.debezium.engine.DebeziumEngine"
-        told = {"handleBatch": self._hand_over, "supportsTombstoneEvents": lambda: False}
-        consumer = jpype.JProxy(f"{api}$ChangeConsumer", dict=told)
+        methods = {"handleBatch": self._hand_over, "supportsTombstoneEvents": lambda: False}
+        consumer = jpype.JProxy(f"{api}$ChangeConsumer", dict=methods)
         ended = jpype.JProxy(f"{api}$CompletionCallback", dict={"handle": self._note_end})
         made = jpype.JClass(api).create(jpype.JClass("io.debezium.engine.format.Json"))
         return made.using(settings).using(ended).notifying(consumer).build()

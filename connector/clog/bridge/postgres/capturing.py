@@ -221,7 +221,7 @@ def capture(  # noqa: PLR0913 - one for each option
         should_stop=should_stop,
     )
     run.to_the_end()
-    return run.told()
+    return run.progress()
 
 
 class _StoppedError(Exception):
@@ -265,7 +265,7 @@ class _Run:
         self._loading: set[int] = set()
         self._loaders: list[Any] = []
         self._stamp = ""
-        self._told_of: set[int] = set()
+        self._skipped: set[int] = set()
         self.read_lsn = 0
         self.wal_lsn = self._slot_bytes = self.transactions = 0
         self._newest_us = 0
@@ -278,7 +278,7 @@ class _Run:
                     slot, start = self._prepare()
                     self._follow(slot, start)
                 except ChangedError as e:
-                    _log.info("%s: %s; looking at its tables again", self.source.address, e)
+                    _log.info("%s: %s; checking its tables again", self.source.address, e)
                     continue
                 except SourceUnavailableError:
                     if self.home is not None:
@@ -287,17 +287,17 @@ class _Run:
                 break
         except _StoppedError:
             pass
-        self.on_progress(self.told())
+        self.on_progress(self.progress())
 
-    def told(self) -> Captured:
+    def progress(self) -> Captured:
         """Returns the progress."""
         home = self.home
-        assert home is not None, "it is prepared first"
+        assert home is not None, "it is prepared for the first time"
         now_ms, newest_ms = self.clock.now_ms(), self._newest_us // 1000
         behind = max(0, self.wal_lsn - home.position) if home.position else 0
         return Captured(
             url=home.log.url,
-            tables={one.table.what: self._told(one) for one in self.tables.values()},
+            tables={one.table.what: self._table_progress(one) for one in self.tables.values()},
             position=lsn_text(home.position) if home.position else None,
             lag_bytes=behind,
             lag_ms=max(0, now_ms - newest_ms) if behind and newest_ms else 0,
@@ -307,7 +307,7 @@ class _Run:
             filters=self._published.filters,
         )
 
-    def _told(self, one: TableLog) -> CapturedTable:
+    def _table_progress(self, one: TableLog) -> CapturedTable:
         oid = one.table.oid
         return CapturedTable(
             url=one.log.url,
@@ -323,7 +323,7 @@ class _Run:
     def _prepare(self) -> tuple[str, int]:
         """Does 1 and 2; returns the slot and the position from which to read it."""
         identity = self.source.identity()
-        home = self.home = self.home or self._begun(identity)
+        home = self.home = self.home or self._begun_home(identity)
         slot = f"clog_{home.log.id[:24]}"
         with self.source.connected() as ask:
             if self._reload is True:
@@ -335,7 +335,7 @@ class _Run:
             reasons = self._due(home, tables)
             for table in tables:
                 if table.oid in reasons:
-                    _log.warning("%s is loaded anew: %s", table.what, reasons[table.oid])
+                    _log.warning("%s is loaded again: %s", table.what, reasons[table.oid])
             self._open(tables, plans, identity)
             is_new = ask.slot(slot) is None
             if is_new and not self._reload and any(t.position for t in self.tables.values()):
@@ -347,7 +347,7 @@ class _Run:
             due = stale | reasons.keys()
             older = [one.log.url for one in self.tables.values() if one.is_older]
             for log_url in older:
-                _log.warning("%s was restored from an older copy; it is loaded anew", log_url)
+                _log.warning("%s was restored from an older copy; it is loaded again", log_url)
             if older or not home.position:  # An older log is no member until it is loaded.
                 home.mark_loading([one for one in self.tables.values() if not one.is_older])
             about = self._published
@@ -367,7 +367,7 @@ class _Run:
                 one.evolve()
             home.keep(tables)
             found = ask.slot(slot)
-            assert found is not None, "it is there, or was made"
+            assert found is not None, "it exists or was created"
             self._reload = False
             return slot, home.position if not is_new and home.position else found.confirmed_lsn
 
@@ -381,9 +381,9 @@ class _Run:
                 self._published = self._patiently(ask.connection, publish)
             except DeniedError as e:
                 raise DeniedError(
-                    f"{e}: to publish tables, who captures must own them, and have CREATE on the"
-                    " database; or have their owner CREATE PUBLICATION … FOR TABLE …, and give its"
-                    " name (--publication)"
+                    f"{e}: to publish tables, the capturing user must own them and have CREATE on"
+                    " the database; or let their owner CREATE PUBLICATION … FOR TABLE …, and give"
+                    " its name (--publication)"
                 ) from e
         else:
             self._published = Publications((self._publication,))
@@ -396,7 +396,7 @@ class _Run:
         self._published, there = catalogue.published(ask, self.source, self._publication, there)
         return there
 
-    def _begun(self, identity: Identity) -> Home:
+    def _begun_home(self, identity: Identity) -> Home:
         """Returns the home, its id claimed only after all that could be refused was checked."""
         home = Home(self._url, identity, self._settings)
         home.read()
@@ -404,8 +404,9 @@ class _Run:
         before = None if about.get("own", True) else about["publications"][0]
         if about and self._reload is not True and before != self._publication:
             raise InvalidInputError(
-                f"{home.log.url} is captured by {_named(before)}, and {_named(self._publication)}"
-                " is asked for: give --publication as before, or load all anew (--reload all)"
+                f"{home.log.url} is captured by {_named(before)}, but {_named(self._publication)}"
+                " was requested: give --publication as before, or load all tables again (--reload"
+                " all)"
             )
         with self.source.connected() as ask:
             self._due(home, self._read(ask, home))
@@ -422,12 +423,14 @@ class _Run:
                 raise self.source.lost(slot, "does not exist")
             return
         if found.wal_status == "lost":
-            raise self.source.lost(slot, "lost what it was to keep (max_slot_wal_keep_size)")
+            raise self.source.lost(
+                slot, "lost changes that it had to keep (max_slot_wal_keep_size)"
+            )
         if home.position and found.confirmed_lsn > home.position:
             raise self.source.lost(
                 slot,
-                f"was confirmed up to {lsn_text(found.confirmed_lsn)}, and the logs have it up"
-                f" to {lsn_text(home.position)}: another one read it, or {home.log.url} was"
+                f"was confirmed up to {lsn_text(found.confirmed_lsn)}, and the logs have it up to"
+                f" {lsn_text(home.position)}: another process read it, or {home.log.url} was"
                 " restored from an older copy",
             )
         ask.free_slot(slot)  # Its reader is fenced by now.
@@ -446,20 +449,20 @@ class _Run:
             binding = home.bindings.get(table.oid)
             if binding is None:
                 if asked:
-                    due[table.oid] = "it was asked for"
+                    due[table.oid] = "it was requested"
                 continue
             if dict(binding.masks) != dict(table.masks):
                 raise InvalidInputError(
-                    f"{table.what} is captured with masks {dict(binding.masks)}, and"
-                    f" {dict(table.masks)} is asked for: its log has both then; capture into a new"
-                    " URL"
+                    f"{table.what} is captured with masks {dict(binding.masks)}, but"
+                    f" {dict(table.masks)} was requested, so its log would have both; capture"
+                    " into a new URL"
                 )
             if masked := [c[0] for c in binding.columns if table.left.get(c[0]) == MASKED]:
                 raise InvalidInputError(
-                    f"the log of {table.what} has {masked} already, and they are to be dropped now:"
-                    " its records keep them; capture into a new URL"
+                    f"the log of {table.what} already has {masked}, which are now to be dropped,"
+                    " but its records keep them; capture into a new URL"
                 )
-            why = "it was asked for" if asked else binding.why_reload(table)
+            why = "it was requested" if asked else binding.why_reload(table)
             if why is not None:
                 due[table.oid] = why
         return due
@@ -477,16 +480,16 @@ class _Run:
     ) -> None:
         """Opens the tables' logs, and claims their ids (L1)."""
         before, home = self.tables, self.home
-        assert home is not None, "it comes first"
+        assert home is not None, "it is new"
         bound = {oid: binding.folder for oid, binding in home.bindings.items()}
         folders = {table.oid: bound.get(table.oid, table.folder) for table in tables}
-        whose: dict[str, SourceTable] = {}
+        owners: dict[str, SourceTable] = {}
         for table in sorted(tables, key=lambda table: table.oid not in bound):
-            other = whose.setdefault(folders[table.oid], table)
+            other = owners.setdefault(folders[table.oid], table)
             if other is not table:
                 raise SourceReplacedError(
                     f"{self._url}/{table.folder} is the log of {other.what}, which had the name"
-                    f" {table.what} before; leave one of both out (--exclude {other.what}, or"
+                    f" {table.what} before; leave one of them out (--exclude {other.what}, or"
                     f" --exclude {table.what}); without {other.what}, --reload {table.what} loads"
                     " the new table into that log"
                 )
@@ -518,21 +521,21 @@ class _Run:
 
     def _patiently(self, connection: Any, call: Callable[[], _T]) -> _T:
         """Returns the result of a call that other transactions may block for a long time."""
-        told_ms = self.clock.monotonic_ms() + _PATIENCE_MS
+        warn_ms = self.clock.monotonic_ms() + _PATIENCE_MS
         with ThreadPoolExecutor(1, "clog-capture-wait") as pool:
             made = pool.submit(call)
             while not made.done():
                 self.clock.sleep_ms(_ASK_MS // 10)
-                self.on_progress(self.told())
+                self.on_progress(self.progress())
                 if self.should_stop():
                     self.source.cancel(connection)
-                if told_ms < self.clock.monotonic_ms():
-                    told_ms += _STALLED_MS
+                if warn_ms < self.clock.monotonic_ms():
+                    warn_ms += _STALLED_MS
                     with self.source.connected() as ask:
-                        whose = ", ".join(ask.open_transactions())
+                        holders = ", ".join(ask.open_transactions())
                     _log.warning(
-                        "%s lets us wait until transactions have ended that are open: %s",
-                        *(self.source.address, whose or "none by now"),
+                        "%s waits for open transactions to end: %s",
+                        *(self.source.address, holders or "none by now"),
                     )
         try:
             return made.result()
@@ -552,7 +555,7 @@ class _Run:
             futures = [pool.submit(self._load_some, queue, exported) for _ in range(count)]
             while not all(future.done() for future in futures):
                 self.clock.sleep_ms(_ASK_MS)
-                self.on_progress(self.told())
+                self.on_progress(self.progress())
                 if self.should_stop():
                     for connection in list(self._loaders):
                         self.source.cancel(connection)
@@ -666,22 +669,22 @@ class _Run:
         except SourceError as e:
             if "publication" in str(e) and "does not exist" in str(e):
                 raise SourcePurgedError(
-                    f"the slot {slot} of {self.source.address} is older than the publication:"
-                    " it was dropped and made again, and decoding goes by the catalogue of then;"
-                    f" {RELOAD}"
+                    f"the slot {slot} of {self.source.address} is older than the publication,"
+                    " which was dropped and created again; changes are decoded with the catalogue"
+                    f" of the slot's time; {RELOAD}"
                 ) from e
             raise
 
     def _on_commit(self, ended: int, newest_us: int) -> None:
         self.transactions += ended
         self._newest_us = max(self._newest_us, newest_us)
-        self.on_progress(self.told())
+        self.on_progress(self.progress())
 
     def _read(self, ask: Queries, home: Home) -> list[SourceTable]:
         return catalogue.read(
             *(ask, self._choice),
             address=self.source.address,
-            told=self._told_of,
+            skipped=self._skipped,
             known=home.bindings,
             publication=self._publication,
         )
@@ -706,7 +709,7 @@ class _Run:
         except LockedError:
             tables = []  # The next look decides; no cut is named before the stamp was compared.
         if tables and {table.oid for table in tables} != self.tables.keys():
-            raise ChangedError("there are tables more, or less")
+            raise ChangedError("tables were added or removed")
         for table in tables:
             why = home.bindings[table.oid].why_reload(table)
             if why is not None or table.columns != self.tables[table.oid].table.columns:
@@ -717,19 +720,19 @@ class _Run:
         if self._slot_bytes_max is not None and self._slot_bytes > self._slot_bytes_max:
             ask.drop_slot(slot)
             raise self.source.lost(
-                slot, f"made it keep {self._slot_bytes} bytes, more than allowed, and was dropped"
+                slot, f"kept {self._slot_bytes} bytes, more than allowed, and was dropped"
             )
         if self._slot_bytes > _WARN_BYTES:
             _log.warning(
                 "the slot %s makes %s keep %d bytes of its write-ahead log; they fill its disk"
-                " unless the capture comes after, or max_slot_wal_keep_size bounds them",
+                " unless the capture catches up or max_slot_wal_keep_size limits them",
                 *(slot, self.source.address, self._slot_bytes),
             )
-        self.on_progress(self.told())
+        self.on_progress(self.progress())
 
 
 def _named(publication: str | None) -> str:
-    return "a publication of its own" if publication is None else f"publication {publication}"
+    return "its own publication" if publication is None else f"publication {publication}"
 
 
 def _plan(ask: Queries, table: SourceTable) -> TablePlan:

@@ -271,24 +271,24 @@ class Binding:
         """
         if now.identity != self.identity:
             raise InvalidInputError(
-                f"{now.what} is captured by its {self.identity}, and now has {now.identity}: the"
-                " replica identity or its key changed, and the log's key cannot; capture the"
+                f"{now.what} is captured by its {self.identity}, but now has {now.identity}: the"
+                " replica identity or its key changed, but the log's key cannot; capture the"
                 f" database into a new URL, or leave the table out (--exclude {now.what})"
             )
         before = {name: (attnum, *kind) for name, attnum, *kind in self.columns}
         after = {c.name: (c.attnum, c.type_oid, c.typmod, c.in_key) for c in now.columns}
         if {n for n, c in before.items() if c[3]} != {n for n, c in after.items() if c[3]}:
             raise InvalidInputError(
-                f"the key of {now.what} is {now.key} now, and that of its log cannot change;"
-                " capture the database into a new URL, or leave the table out"
-                f" (--exclude {now.what})"
+                f"the key of {now.what} is now {now.key}, but that of its log cannot change;"
+                " capture the database into a new URL, or leave the table out (--exclude"
+                f" {now.what})"
             )
         for name, column in after.items():
             known = before.get(name)
             if known is None and column[0] in now.defaults:
-                return f"column {name} was added with a default, which filled the rows"
+                return f"column {name} was added with a default, which filled existing rows"
             if known is None and column[0] <= self.width:
-                return f"column {name} was renamed, or is captured only since"
+                return f"column {name} was renamed, or has been captured only since then"
             if known is not None and known[0] != column[0]:
                 return f"column {name} was dropped and added again"
             if known is not None and known[1:3] != column[1:3]:
@@ -298,9 +298,11 @@ class Binding:
         if self.file != now.file and self.stamps != now.stamps:
             return "its columns changed, and its rows were rewritten"
         if any(now.labels.get(name, label) != label for name, label in self.labels.items()):
-            return "values of one of its types are written otherwise"
+            return "values of one of its types are written differently"
         if self.published != now.published:
-            return "it was not published for a time, or other rows or columns of it were"
+            return (
+                "for some time, it was not published, or was published with other rows or columns"
+            )
         return None
 
 
@@ -323,7 +325,7 @@ class Choice:
         for column, mask in self.masks.items():
             if mask not in MASKS or column.count(".") < 2:
                 raise InvalidInputError(
-                    f"{column!r}={mask!r:.40} is no mask; give schema.table.column and one of"
+                    f"{column!r}={mask!r:.40} is not a mask; give schema.table.column and one of"
                     f" {', '.join(MASKS)}"
                 )
 
@@ -342,7 +344,7 @@ def read(
     choice: Choice,
     *,
     address: str,
-    told: set[int],
+    skipped: set[int],
     known: Collection[int] = (),
     publication: str | None = None,
 ) -> list[SourceTable]:
@@ -350,9 +352,9 @@ def read(
     With a given ``publication``, only those that it has. If some are ``known``, by their oids, new
     ones that cannot be followed are left out, with a warning the first time.
     """
-    rows = _meant(ask, choice, publication)
+    rows = _selected(ask, choice, publication)
     if not rows:
-        raise NotFoundError(f"{address} has no table that is meant; see --tables and --exclude")
+        raise NotFoundError(f"{address} has no table that was selected; see --tables and --exclude")
     oids = [row[0] for row in rows]
     columns, indexes = _grouped(ask.rows(_COLUMNS, [oids])), _grouped(ask.rows(_INDEXES, [oids]))
     leaves = _grouped(ask.rows(_LEAVES, {"oids": [row[0] for row in rows if row[3] == "p"]}))
@@ -365,9 +367,9 @@ def read(
         key, why = _key_of(row[4], indexes[oid])
         if key is None and not choice.events:
             if known and oid not in known:
-                if oid not in told:
-                    _log.warning("%s of %s is left out: %s", what, address, why)
-                told.add(oid)
+                if oid not in skipped:
+                    _log.warning("%s of %s is skipped: %s", what, address, why)
+                skipped.add(oid)
                 continue
             refused.append(f"{what} ({why})")
         one = _table(row, columns[oid], key, choice, labels)
@@ -378,13 +380,13 @@ def read(
         unknown -= {f"{what}.{column[0]}" for column in columns[oid]}
     if refused:
         raise InvalidInputError(
-            f"updates and deletes of these tables of {address} name no row, and published they"
-            f" would make the application's own fail: {', '.join(refused)}; give them a primary key"
-            " that is not deferrable, or a REPLICA IDENTITY USING INDEX; or leave them out"
-            " (--exclude), or take their inserts alone, as events (--events)"
+            f"updates and deletes of these tables of {address} do not identify a row, and would"
+            f" fail in the application if the tables were published: {', '.join(refused)}; give"
+            " them a primary key that is not deferrable, or a REPLICA IDENTITY USING INDEX; or"
+            " leave them out (--exclude), or capture only their inserts, as events (--events)"
         )
     if unknown:
-        raise InvalidInputError(f"--mask names columns that are not there: {sorted(unknown)}")
+        raise InvalidInputError(f"--mask names columns that do not exist: {sorted(unknown)}")
     return made
 
 
@@ -402,11 +404,11 @@ def _table(
     left = {n: "it is generated, and not sent" for n, *_, gen, _, _, _, _ in there if gen}
     left |= {n: MASKED for n, mask in masks.items() if mask == DROP}
     if masked := [n for n, num, *_ in there if num in numbers and masks[n] == DROP]:
-        raise InvalidInputError(f"{what}.{masked[0]} is in the key, and cannot be dropped")
+        raise InvalidInputError(f"{what}.{masked[0]} is part of the key, and cannot be dropped")
     if dotted := [n for n, *_ in there if "." in n and n not in left]:
         raise InvalidInputError(
-            f"{what} has columns {dotted}, and names of a log's columns have no dot; leave them"
-            f" out (--mask {what}.{dotted[0]}=drop), or the table (--exclude {what})"
+            f"{what} has columns {dotted}, but columns of a log cannot have a dot in their name;"
+            f" leave them out (--mask {what}.{dotted[0]}=drop), or the table (--exclude {what})"
         )
     return SourceTable(
         *(oid, schema, name, EVENTS if key is None else "key"),
@@ -438,18 +440,18 @@ def _check_leaves(table: SourceTable, leaves: Sequence[Any]) -> None:
     for *_, name, is_logged, identity, its_key in leaves:
         if not is_logged:
             raise InvalidInputError(
-                f"partition {name} of {what} is unlogged, or a foreign table: the database sends"
-                f" nothing of its changes; leave the table out (--exclude {what})"
+                f"partition {name} of {what} is unlogged, or a foreign table: the database does"
+                f" not send its changes; leave the table out (--exclude {what})"
             )
         if key and identity != "f" and (identity == "n" or {*its_key} != {*key}):
             raise InvalidInputError(
-                f"partition {name} of {what} has another replica identity than its table, whose key"
-                f" is {key}: ALTER TABLE … REPLICA IDENTITY of the partition, or leave the table"
-                f" out (--exclude {what})"
+                f"partition {name} of {what} has a replica identity other than its table's, whose"
+                f" key is {key}: ALTER TABLE … REPLICA IDENTITY of the partition, or leave the"
+                f" table out (--exclude {what})"
             )
 
 
-def _meant(ask: Queries, choice: Choice, publication: str | None) -> list[Any]:
+def _selected(ask: Queries, choice: Choice, publication: str | None) -> list[Any]:
     rows = [row for row in ask.rows(_TABLES) if choice.has(name_of(*row[1:3]))]
     among = set(ask.rows(_PUBLISHED, [publication])) if publication is not None else ()
     return [row for row in rows if not among or row[1:3] in among]
@@ -607,10 +609,14 @@ def published(
             )
         where, names = rows[table.schema, table.name]
         kept = tuple(c for c in table.columns if names is None or c.name in names)
-        left = {c.name: f"publication {name} leaves it out" for c in table.columns if c not in kept}
+        left = {
+            c.name: f"publication {name} does not contain it"
+            for c in table.columns
+            if c not in kept
+        }
         if left.keys() & set(table.key):
             raise InvalidInputError(
-                f"publication {name} leaves out columns of the key of {table.what}"
+                f"publication {name} does not contain all key columns of {table.what}"
             )
         toasted = table.toasted - left.keys()
         left = {**table.left, **left}
@@ -618,5 +624,7 @@ def published(
         if where:
             filters[table.what] = where
     if not made:
-        raise NotFoundError(f"publication {name} of {source.address} has no table that is meant")
+        raise NotFoundError(
+            f"publication {name} of {source.address} has no table that was selected"
+        )
     return Publications((name,), filters), made

@@ -6,9 +6,9 @@
 2. *Hand over.* Decoded messages are gathered for a short time, or until there are many. The result
    is a *piece*: a part of a group, in the order of the source; the last piece ends the group.
 3. *Commit.* A second thread commits the pieces in order (L2), a third one names the cut of a group
-   (L3) while the next group is being committed, and then the position is confirmed to the source
-   (L4). At most three pieces wait, two of them still with their rows, so that a slow store slows
-   the reading down.
+   (L3), in which transactions are whole (S76), while the next group is being committed, and then
+   the position is confirmed to the source (L4). At most three pieces wait, two of them still with
+   their rows, so that a slow store slows the reading down.
 
 Even if nothing is published, the position moves now and then: otherwise the source could not
 discard the write-ahead log of its other databases.
@@ -169,7 +169,7 @@ class _Reading:
         if not is_old and one.table.key and relation.identity != "f" and named != {*one.table.key}:
             raise ChangedError(f"the replica identity of {one.table.what} changed")
         if not is_old and (sent.keys() - known.keys() - one.table.left.keys()):
-            raise ChangedError(f"{one.table.what} has columns more")
+            raise ChangedError(f"{one.table.what} has new columns")
         if any(sent[name] != kind for name, kind in known.items() if name in sent):
             if is_old:
                 return None  # It was loaded after the types changed, and so after these rows.
@@ -177,7 +177,7 @@ class _Reading:
         if known.keys() <= sent.keys():
             return one, one.plan
         if not is_old:
-            raise ChangedError(f"{one.table.what} has columns less")
+            raise ChangedError(f"{one.table.what} lost columns")
         there = [i for i, name in enumerate(one.plan.schema.names) if name in sent]
         schema, forms = one.plan.schema, one.plan.forms
         kept = schema.empty_table().select(there).schema, tuple(forms[i] for i in there)
@@ -327,8 +327,8 @@ class Following:
                     all_of((one.handle, one.flush) for one in large)
         if not piece.is_end:
             return None
-        begun = [one for one in tables if one.is_begun]
-        all_of((one.handle, partial(one.commit, piece.position)) for one in begun)
+        started = [one for one in tables if one.is_begun]
+        all_of((one.handle, partial(one.commit, piece.position)) for one in started)
         if before is not None:
             before.result()
         is_whole = all(one.position <= piece.position for one in tables)

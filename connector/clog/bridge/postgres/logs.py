@@ -124,13 +124,15 @@ def all_of(calls: Iterable[tuple[Handle, Callable[[], _T]]]) -> list[_T]:
 
 def no_home(url: str) -> InvalidInputError:
     """Returns the error for a log that is not the home of a capture."""
-    return InvalidInputError(f"{url} is no home of a capture, or nothing is captured there yet")
+    return InvalidInputError(
+        f"{url} is not the home of a capture, or nothing has been captured there yet"
+    )
 
 
 def other_database(url: str, captured: Iterable[str], found: str) -> SourceReplacedError:
     """Returns the error for a home that captures another database than the one found."""
     names = ", ".join(sorted(captured))
-    return SourceReplacedError(f"{url} captures {names}, and the address leads to {found}")
+    return SourceReplacedError(f"{url} captures {names}, but the address leads to {found}")
 
 
 class TableLog:
@@ -171,7 +173,7 @@ class TableLog:
             self.log = settings.made(url, self._creation)
         except InvalidInputError as e:
             raise InvalidInputError(
-                f"{table.what} can be no log: {e}; leave columns of it out (--mask"
+                f"{table.what} cannot become a log: {e}; leave out columns (--mask"
                 f" {table.what}.COLUMN=drop), or the table (--exclude {table.what})"
             ) from e
 
@@ -229,15 +231,15 @@ class TableLog:
     def _check_ours(self, found: Mapping[str, object]) -> None:
         if found and self._source not in found:
             raise SourceReplacedError(
-                f"{self.log.url} has {', '.join(sorted(found))}, and {self.table.what} is"
-                f" {self._source} now: it was dropped and made again, or the address leads to"
+                f"{self.log.url} has {', '.join(sorted(found))}, but {self.table.what} is now"
+                f" {self._source}: it was dropped and created again, or the address leads to"
                 " another database; capture into a new URL, leave the table out (--exclude"
                 f" {self.table.what}), or load it into the same log (--reload {self.table.what})"
             )
         if LogConfig.from_overrides(self.handle.tip.head.config).is_ordered:
             raise InvalidInputError(
-                f"{self.log.url} has another compaction.strategy than offset, and a database's"
-                " changes win in their order, whatever its clock says: alter it back"
+                f"{self.log.url} has a compaction.strategy other than offset, but a database's"
+                " changes must win in their order, whatever its clock says: change it back"
             )
         if not found and any(self.log.end_offsets().values()):
             raise InvalidInputError(
@@ -269,7 +271,7 @@ class TableLog:
             self.log.evolve(add=add, widen=widen)
         except InvalidInputError as e:
             raise InvalidInputError(
-                f"{self.table.what} has columns of other types than {self.log.url}, which cannot"
+                f"{self.table.what} has columns of types other than {self.log.url}, which cannot"
                 f" follow: {e}; capture the table into a new URL, or as text from its beginning"
                 f" (--mask {self.table.what}.COLUMN=text)"
             ) from e
@@ -320,7 +322,7 @@ class TableLog:
         if not self.table.key:
             return
         self._forget()
-        for keys in self._keys_there():
+        for keys in self._stored_keys():
             self.delete(keys, time_us)
             if self.pending_bytes > FLUSH_BYTES:
                 self.flush()
@@ -329,7 +331,7 @@ class TableLog:
         """Takes a tombstone for each key that the log has and that is not among those loaded."""
         words = np.concatenate(loaded) if loaded else np.empty((0, 2), np.uint64)
         there = np.sort(_as_one(words))
-        for keys in self._keys_there():
+        for keys in self._stored_keys():
             mine = _as_one(fingerprints_of(key_bytes(keys), seed=SEED))
             at = np.minimum(np.searchsorted(there, mine), max(len(there) - 1, 0))
             gone = there[at] != mine if len(there) else np.ones(len(mine), bool)
@@ -338,7 +340,7 @@ class TableLog:
             if self.pending_bytes > FLUSH_BYTES:
                 self.flush()
 
-    def _keys_there(self) -> Iterator[pa.Array]:
+    def _stored_keys(self) -> Iterator[pa.Array]:
         """Yields the keys of the log's records, including deleted ones, some repeatedly."""
         for batch in self.log.read(columns=["key"]):
             keys = batch.column(0)
@@ -374,7 +376,7 @@ class TableLog:
         """Commits the group (L2), up to this position of the source."""
         self.flush()
         t = self._transaction
-        assert t is not None, "it was begun just now"
+        assert t is not None, "it has just been started"
         t.positions(self._source, {0: (position, str(self._identity.timeline))})
         committed(t)
         self.position, self.is_older = position, False
@@ -671,11 +673,11 @@ class Filler:
             found.append((left[is_there], earlier.select(names).take(to_arrow(rows))))
             left = left[~is_there]
         if len(left):
-            there, rows_there = self._look_up(keys.take(to_arrow(left)))
+            there, stored_rows = self._look_up(keys.take(to_arrow(left)))
             at = pc.index_in(keys.take(to_arrow(left)), there)
             if at.null_count:
                 raise self._missing(names[0])
-            found.append((left, rows_there.select(names).take(at)))
+            found.append((left, stored_rows.select(names).take(at)))
         if not found:
             return self._nothing(names)
         order = np.argsort(np.concatenate([places for places, _ in found]), kind="stable")
@@ -688,9 +690,9 @@ class Filler:
 
     def _missing(self, column: str) -> SourceError:
         return SourceError(
-            f"the source did not send a value of {self._what}.{column}, as it was not changed, and"
-            " the log has no row that it could be taken from; was the log written to by somebody"
-            f" else? load the table again (--reload {self._what})"
+            f"the source did not send a value of {self._what}.{column}, because it did not"
+            " change, and the log has no earlier row with it; perhaps something else wrote to the"
+            f" log; load the table again (--reload {self._what})"
         )
 
     def _keep(self, batch: pa.RecordBatch) -> None:

@@ -61,7 +61,7 @@ Mask = NDArray[np.bool_]
 def _broken(what: str) -> SourceError:
     return SourceError(
         f"the stream of the server {what}; it is not that of pgoutput, protocol 1, or was damaged"
-        " on its way: run the capture again, and report what comes again"
+        " in transit: run the capture again, and report the error if it persists"
     )
 
 
@@ -136,8 +136,8 @@ class Decoder:
         names = [column.name for column in relation.columns]
         if missing := [name for name in plan.schema.names if name not in names]:
             raise SourceError(
-                f"the stream has no column {missing[0]} of {plan.what}, which the table had; load"
-                " the table again"
+                f"the stream has no column {missing[0]} of {plan.what}, which the table used to"
+                " have; load the table again"
             )
         at = tuple(names.index(name) for name in plan.schema.names)
         key = frozenset(i for i, field in enumerate(plan.schema) if not field.nullable)
@@ -149,7 +149,7 @@ class Decoder:
         is_begin, is_commit = buffer.kinds == _BEGIN, buffer.kinds == _COMMIT
         for kind, mask in ((_BEGIN, is_begin), (_COMMIT, is_commit)):
             if (buffer.lengths[mask] != _LENGTHS[kind]).any():
-                raise _broken(f"has a message {chr(kind)} of another length")
+                raise _broken(f"has a message {chr(kind)} of the wrong length")
         depth = np.cumsum(is_begin.astype(np.int64) - is_commit) + (opened is not None)
         inside = depth + is_commit  # For a Commit, the depth before it.
         outside = np.isin(buffer.kinds, list(b"IUDRT")) & (depth != 1)
@@ -166,7 +166,7 @@ class Decoder:
             columns = [[first, *rest] for first, rest in zip(of_opened, columns, strict=True)]
         committed = buffer.numbers(commits + 2, 8)
         if (committed != lsns[: len(commits)]).any() or (ends[: len(commits)] <= 0).any():
-            raise _broken("has a Commit of another transaction than began")
+            raise _broken("has a Commit of a transaction other than the one that began")
         xids, starts, moments = columns
         made = list(map(Transaction, xids, starts, ends.tolist(), moments))
         return made, np.cumsum(is_begin) - (opened is None)
@@ -259,7 +259,7 @@ class _Message:
     def end(self) -> None:
         """Raises if the message has more bytes."""
         if self._at != len(self._data):
-            raise _broken("has a message that is longer than what it says")
+            raise _broken("has a message that is longer than its content")
 
 
 def _relation(message: _Message) -> Relation:
@@ -380,7 +380,7 @@ def _changes(buffer: _Buffer, at: Ints, known: _Known, transactions: Ints) -> Ch
     has_old = (is_full | (first == _KEY)) & (kinds != _INSERT)
     is_delete = kinds == _DELETE
     if (~has_old & ((first != _NEW) | is_delete)).any():
-        raise _broken("has a change without the row that it is of")
+        raise _broken("has a change without its row")
     place = place + 1
     old = None
     if has_old.any():
@@ -393,7 +393,7 @@ def _changes(buffer: _Buffer, at: Ints, known: _Known, transactions: Ints) -> Ch
     new, after = _walked(buffer, place[~is_delete], ends[~is_delete], known)
     place[~is_delete] = after
     if (place != ends).any():
-        raise _broken("has a message that is longer than what it says")
+        raise _broken("has a message that is longer than its content")
     return _laid_out(buffer, _Found(known, has_old, is_full, is_delete, old, new), transactions)
 
 

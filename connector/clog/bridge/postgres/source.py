@@ -87,9 +87,10 @@ def literal(text: str) -> str:
 
 def _malformed() -> InvalidInputError:
     return InvalidInputError(
-        "this is not the address of a database (its text is not shown, as it may hold a password);"
-        " give postgres://USER@HOST:PORT/DATABASE?sslmode=…, with @ / ? # % in names written as %40"
-        " and so on, and the password in PGPASSWORD or a file that PGPASSFILE names"
+        "this is not the address of a database (it is not shown, because it may contain a"
+        " password); give postgres://USER@HOST:PORT/DATABASE?sslmode=…, with @ / ? # % in names"
+        " written as %40 and so on, and the password in PGPASSWORD or in a file that PGPASSFILE"
+        " names"
     )
 
 
@@ -259,9 +260,9 @@ class Source:
         if before == now.timeline:
             if position > now.wal_lsn:
                 raise SourceReplacedError(
-                    f"{self.address} ends at {lsn_text(now.wal_lsn)}, and the logs have it up to"
-                    f" {lsn_text(position)}: it lost its end, as after a restore or with fsync=off;"
-                    f" {RELOAD}"
+                    f"{self.address} ends at {lsn_text(now.wal_lsn)}, but the logs have it up to"
+                    f" {lsn_text(position)}: it lost its end, as after a restore or with"
+                    f" fsync=off; {RELOAD}"
                 )
             return
         content = self._history(now.timeline) if before < now.timeline else ""
@@ -271,9 +272,9 @@ class Source:
             if int(timeline) == before and position <= lsn_of(branch):
                 return
         raise SourceReplacedError(
-            f"{self.address} is on timeline {now.timeline}, which does not have what the logs took"
-            f" from timeline {before} up to {lsn_text(position)}: after a failover its LSNs were"
-            f" given again, to other changes; {RELOAD}"
+            f"{self.address} is on timeline {now.timeline}, which lacks changes that the logs"
+            f" took from timeline {before} up to {lsn_text(position)}: after a failover, their"
+            f" LSNs were reused for other changes; {RELOAD}"
         )
 
     def _history(self, timeline: int) -> str:
@@ -312,8 +313,8 @@ class Source:
 
 
 RELOAD: Final = (
-    "load all tables anew into the same logs with --reload (reload=True), which also deletes what"
-    " the source no longer has"
+    "load all tables again into the same logs with --reload (reload=True), which also deletes"
+    " rows that the source no longer has"
 )
 
 
@@ -371,7 +372,7 @@ class Queries:
         if found and not found[0][1]:
             raise SourceError(
                 f"the slot {name} of {self._source.address} is read by process {found[0][0]} of"
-                " the server, which does not end; end it"
+                " the server, which could not be ended; end it"
             )
 
     def drop_slot(self, name: str) -> None:
@@ -494,9 +495,9 @@ class _Rows(io.RawIOBase):
                 read = _read(data, self._kinds)
             except pa.ArrowInvalid:  # The error's text has values.
                 raise SourceError(
-                    f"what the server copied of {self._plan.what} is no CSV of its"
-                    f" {len(self._kinds)} columns; it was damaged on its way, or the table was"
-                    " altered: run the capture again"
+                    f"the server's copy of {self._plan.what} is not CSV of its {len(self._kinds)}"
+                    " columns; it was damaged in transit, or the table was altered: run the"
+                    " capture again"
                 ) from None
         columns = []
         for i, form in enumerate(self._plan.forms):

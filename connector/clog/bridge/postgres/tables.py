@@ -175,13 +175,13 @@ def hash_key(masks: Iterable[str]) -> bytes:
             key = Path(path).read_bytes().strip()
         except OSError as e:
             raise InvalidInputError(
-                f"{KEY_FILE} names {path}, which cannot be read: {e.strerror}; let it name the file"
-                " that holds the key"
+                f"{KEY_FILE} names {path}, which cannot be read: {e.strerror}; set it to the path"
+                " of the file with the key"
             ) from None
     if len(key) < _KEY_BYTES_MIN:
         raise InvalidInputError(
-            f"columns that are hashed need a key of {_KEY_BYTES_MIN} bytes or more: set {KEY}, or"
-            f" {KEY_FILE} to the path of a file that holds it, to the same key at each run"
+            f"hashing columns requires a key of {_KEY_BYTES_MIN} bytes or more: set {KEY}, or"
+            f" {KEY_FILE} to the path of a file with it, to the same key in every run"
         )
     return key
 

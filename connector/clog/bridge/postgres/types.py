@@ -108,7 +108,7 @@ class TablePlan:
         except UnfitError as e:
             why = str(e)
         except (pa.ArrowException, UnicodeDecodeError):  # Their texts repeat the value.
-            why = f"a value that {self.forms[index].arrow} has no room for"
+            why = f"a value that does not fit into {self.forms[index].arrow}"
         raise self.unfit(self.schema.names[index], why)
 
     def unfit(self, column: str, why: str) -> SourceError:
@@ -183,14 +183,14 @@ def plan_from(
     for column in columns:
         if column.type_oid not in types:
             raise InvalidInputError(
-                f"{what}.{column.name} has a type of number {column.type_oid}, which the server"
-                f" does not list; leave the column out (--mask {what}.{column.name}=drop)"
+                f"{what}.{column.name} has a type with the oid {column.type_oid}, which the"
+                f" server does not list; leave the column out (--mask {what}.{column.name}=drop)"
             )
         form = _form(types, column.type_oid, column.typmod, column.ndims)
         if column.name in text:
-            form = _as_text("as text, as asked")
+            form = _as_text("as text, as requested")
         elif column.in_key and (pa.types.is_floating(form.arrow) or pa.types.is_list(form.arrow)):
-            form = _as_text(f"as text: no key has {form.arrow}")
+            form = _as_text(f"as text: a key cannot be {form.arrow}")
         forms.append(form)
         fields.append(pa.field(column.name, form.arrow, nullable=not column.in_key))
     return TablePlan(what, pa.schema(fields), tuple(forms))
@@ -205,7 +205,7 @@ def _form(types: Mapping[int, Type], oid: int, typmod: int, dimensions: int) -> 
     if kind.is_array:
         element = types[kind.element]
         if kind.delimiter != ",":
-            return _as_text(f"as text: {element.name}[] is written otherwise than other arrays")
+            return _as_text(f"as text: {element.name}[] is written differently from other arrays")
         return _lists(_form(types, kind.element, typmod, 0), max(1, dimensions))
     if kind.kind == "e":
         return _as_text("")
@@ -245,19 +245,19 @@ def _cast_to(kind: pa.DataType) -> Form:
 def _numeric(typmod: int) -> Form:
     """Returns the form of a numeric; its scale may be negative, or above its precision."""
     if typmod < _VARHDRSZ:
-        return _as_text("as text: a numeric without precision has any number of digits")
+        return _as_text("as text: a numeric without precision can have any number of digits")
     packed = typmod - _VARHDRSZ
     digits, scale = packed >> 16, ((packed & 0x7FF) ^ 1024) - 1024
     digits, scale = max(digits - min(scale, 0), scale), max(scale, 0)
     if digits > DECIMAL_DIGITS_MAX:
-        return _as_text(f"as text: of more than {DECIMAL_DIGITS_MAX} digits")
+        return _as_text(f"as text: more than {DECIMAL_DIGITS_MAX} digits")
     kind = pa.decimal128(digits, scale)
 
     def made(texts: pa.Array) -> pa.Array:
         try:
             return texts.cast(kind)
         except pa.ArrowException:
-            raise UnfitError(f"what is no number, or too long for {kind}") from None
+            raise UnfitError(f"something that is not a number, or too long for {kind}") from None
 
     return Form(kind, made, plain=True)
 
@@ -266,7 +266,7 @@ def _truths(texts: pa.Array) -> pa.Array:
     found = pc.equal(texts, "t")
     others = pc.and_not(pc.not_equal(texts, "f"), found)
     if pc.any(others).as_py():
-        raise UnfitError("what is no truth value")
+        raise UnfitError("something that is not a boolean")
     return found
 
 
@@ -351,7 +351,7 @@ def _far(text: str, unit_us: int, most: int) -> int:
     in_day = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000
     moment = (days * _DAY_US + in_day + int((found[7] or "").ljust(6, "0"))) // unit_us
     if not -most < moment < most:
-        raise UnfitError("a timestamp after January 294247, the last that has 64 bits")
+        raise UnfitError("a timestamp after January 294247, beyond 64 bits")
     return moment
 
 
@@ -395,7 +395,7 @@ def _lists(element: Form, dimensions: int) -> Form:
 def _split(texts: pa.Array) -> tuple[np.ndarray[Any, Any], pa.Array]:
     """Returns the lengths and elements of arrays without quotes."""
     if not pc.all(pc.match_substring_regex(texts, r"^\{[^{}]*\}$"), min_count=0).as_py():
-        raise UnfitError("what is no array")
+        raise UnfitError("something that is not an array")
     inner = pc.utf8_trim(texts, "{}")
     split = pc.split_pattern(pc.coalesce(inner, ""), ",")
     lengths = to_numpy(pc.list_value_length(split)).astype(np.int64)
@@ -426,7 +426,7 @@ def _flattened(texts: list[str | None], dimensions: int) -> tuple[list[list[int]
         lists = [part for inner in lists for part in inner]
         wanted = depth + 1 < dimensions
         if any(isinstance(part, list) != wanted for part in lists):
-            raise UnfitError(f"an array of other than {dimensions} dimensions, as declared")
+            raise UnfitError(f"an array without the {dimensions} dimensions declared")
     return levels, lists
 
 
@@ -448,7 +448,7 @@ def _parsed(text: str) -> Nested:
         if not 1 <= len(stack) <= _DIMENSIONS_MAX + 1:
             break
     if len(stack) != 1 or len(top) != 1 or not isinstance(top[0], list):
-        raise UnfitError("what is no array")
+        raise UnfitError("something that is not an array")
     return top[0]
 
 
@@ -457,7 +457,7 @@ def _parts(text: str) -> Iterator[tuple[str | None, str | None, str]]:
     while at < len(text):
         found = _PART.match(text, at)
         if found is None:
-            raise UnfitError("what is no array")
+            raise UnfitError("something that is not an array")
         at = found.end()
         quoted = found[1]
         if quoted is not None and "\\" in quoted:
@@ -475,14 +475,14 @@ _FORMS: Final[Mapping[str, Form]] = {
     "float8": _cast_to(pa.float64()),
     "text": _as_text(""),
     "varchar": _as_text(""),
-    "bpchar": _as_text("with its blanks at the end"),
+    "bpchar": _as_text("with its trailing blanks"),
     "char": _as_text(""),
     "name": _as_text(""),
     "bytea": Form(pa.binary(), _octets),
     "date": _moments(pa.date32()),
     "timestamp": _moments(pa.timestamp("us")),
     "timestamptz": _moments(pa.timestamp("us", "UTC")),
-    "time": _as_text("as text: not all readers have times of day, and none 24:00:00"),
+    "time": _as_text("as text: not all readers support times of day, and none 24:00:00"),
     "interval": _as_text(_INTERVALS),
     "json": _as_text(""),
     "jsonb": _as_text(""),

@@ -178,7 +178,7 @@ def verify_capture(
             found = []
             for one in plans:
                 if changed[one.table.oid] is None:
-                    skipped[one.table.what] = "it was emptied meanwhile"
+                    skipped[one.table.what] = "it was emptied in the meantime"
                     continue
                 on_progress(one.table.what)
                 log = reach.opened(one.url)
@@ -232,7 +232,7 @@ def _plans(
     there = catalogue.read(
         *(ask, choice),
         address=source.address,
-        told=set(),
+        skipped=set(),
         known=home.bindings,
         publication=publication,
     )
@@ -244,13 +244,15 @@ def _plans(
         if binding is None:
             skipped[table.what] = "it is not captured"
         elif binding.identity == EVENTS:
-            skipped[table.what] = "its log has events: what was inserted, whatever became of it"
+            skipped[table.what] = (
+                "its log has events: every insert, whatever happened to the row later"
+            )
         else:
             plans.append(_Compared.of(ask, table, binding, home))
     names = {table.what for table in there}
     for what in sorted(bound.keys() - names):
         if choice.has(what):
-            skipped[what] = "the source has it no more"
+            skipped[what] = "the source no longer has it"
     return plans, skipped
 
 
@@ -360,7 +362,7 @@ def common(source: pa.Schema, log: pa.Schema) -> tuple[pa.Schema, list[RowDiffer
         elif kind == field.type or _is_wider(kind, field.type):
             columns.append(field.with_type(kind))
         else:
-            why = f"column {field.name} is {kind} in the log, and {field.type} in the database"
+            why = f"column {field.name} is {kind} in the log, but {field.type} in the database"
             others.append(RowDifference("", why))
     return pa.schema(columns), others
 
@@ -506,11 +508,11 @@ def _named(
     """Returns the first differing rows among the kept ones."""
     sides, keys = (source, log), (keys_of(source, key), keys_of(log, key))
     found = []
-    for i, who in enumerate(("source", "log")):
+    for i, owner in enumerate(("source", "log")):
         alone = to_numpy(pc.invert(pc.is_in(keys[i], value_set=keys[1 - i])))
         first = np.flatnonzero(alone)[:SHOWN_MAX].tolist()
         found += [
-            RowDifference(_key_text(sides[i], key, j), f"the {who} alone has it") for j in first
+            RowDifference(_key_text(sides[i], key, j), f"only the {owner} has it") for j in first
         ]
     at = pc.index_in(keys[0], value_set=keys[1])
     pair = source.filter(at.is_valid()), log.take(at.drop_null())

@@ -43,18 +43,20 @@ def keep_state(
         import quixstreams
     if not quixstreams.__version__.startswith(RELEASES):
         raise InvalidInputError(
-            f"quix-streams {quixstreams.__version__} may keep its state otherwise than"
-            f" {'x, '.join(RELEASES)}x, which clog knows; {install_extra('quixstreams')}"
+            f"quix-streams {quixstreams.__version__} may store its state differently from"
+            f" {'x, '.join(RELEASES)}x, which clog supports; {install_extra('quixstreams')}"
         )
     from clog.bridge.quix.stores import ClogStateStoreManager
 
     before = app._state_manager  # noqa: SLF001 - no other way to set a manager
     if before.using_changelogs:
         raise InvalidInputError(
-            "the log is the changelog: make the application with use_changelog_topics=False"
+            "the log is the changelog: create the application with use_changelog_topics=False"
         )
     if before.stores:
-        raise InvalidInputError("the application has state already: call this before dataframes")
+        raise InvalidInputError(
+            "the application already has state: call this before creating dataframes"
+        )
     consumer, group = app._consumer, app.config.consumer_group  # noqa: SLF001
     manager = ClogStateStoreManager(url, cache_dir, consumer, group, storage_options)
     app._state_manager = manager  # noqa: SLF001

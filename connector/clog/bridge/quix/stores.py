@@ -61,9 +61,9 @@ class _Held:
         self.state = state
         self.users = 0
         self._prepared: list[tuple[str, Any]] = []
-        told = json.loads(state.get(POSITION) or b"{}")
-        self.offsets: dict[str, int] = told.get("offsets", {})
-        self.now_ms: int = told.get("now_ms", -1)
+        stored = json.loads(state.get(POSITION) or b"{}")
+        self.offsets: dict[str, int] = stored.get("offsets", {})
+        self.now_ms: int = stored.get("now_ms", -1)
 
     def prepare(self, store: str, cache: Any, offsets: Mapping[str, int] | None) -> None:
         """Keeps what a store changed until the first flush."""
@@ -82,8 +82,8 @@ class _Held:
                     for key, value in changes.items():
                         self._put(store, family, key, value)
             self._expire(store)
-        told = {"offsets": self.offsets, "now_ms": self.now_ms}
-        self.state.put(POSITION, json.dumps(told).encode())
+        stored = {"offsets": self.offsets, "now_ms": self.now_ms}
+        self.state.put(POSITION, json.dumps(stored).encode())
         self.state.commit()
         self._prepared = []
 
@@ -162,7 +162,7 @@ class ClogPartition(StorePartition):  # type: ignore[misc]
     def recover_from_changelog_message(self, **_: Any) -> None:
         """Refuses messages of a changelog topic."""
         raise InvalidInputError(
-            "state in a log has no changelog topic; make the application with"
+            "state in a log has no changelog topic; create the application with"
             " use_changelog_topics=False"
         )
 
@@ -310,25 +310,25 @@ class ClogStateStoreManager(StateStoreManager):  # type: ignore[misc]
         held = self._held.get((stream_id, partition))
         for topic, offset in (held.offsets if held else {}).items():
             if committed_offsets.get(topic) != offset:
-                self._check_there(topic, partition, offset)
+                self._check_range(topic, partition, offset)
                 self._consumer.seek(TopicPartition(topic, partition, offset))
         return found
 
-    def _check_there(self, topic: str, partition: int, offset: int) -> None:
+    def _check_range(self, topic: str, partition: int, offset: int) -> None:
         low, high = self._consumer.get_watermark_offsets(
             TopicPartition(topic, partition), timeout=_WAIT_S
         )
         if offset < low:
             raise SourcePurgedError(
-                f"the state of partition {partition} of {topic} goes up to offset {offset}, and the"
-                f" topic begins at {low}: what lies between was removed before it was taken; begin"
-                " with a new URL for the state"
+                f"the state of partition {partition} of {topic} goes up to offset {offset}, but"
+                f" the topic begins at {low}: the records between were removed before they were"
+                " processed; start over with a new URL for the state"
             )
         if offset > high:
             raise SourceTruncatedError(
-                f"the state of partition {partition} of {topic} goes up to offset {offset}, and the"
-                f" topic ends at {high}: it was cut short, or deleted and made again; begin with a"
-                " new URL for the state"
+                f"the state of partition {partition} of {topic} goes up to offset {offset}, but"
+                f" the topic ends at {high}: it was truncated, or deleted and created again;"
+                " start over with a new URL for the state"
             )
 
     def clear_stores(self) -> None:
@@ -343,8 +343,8 @@ class ClogStateStoreManager(StateStoreManager):  # type: ignore[misc]
 
 def _tied(what: str) -> InvalidInputError:
     return InvalidInputError(
-        f"{what} of quix-streams need its own stores, which RocksDB orders by time; keep the state"
-        " of this application there"
+        f"{what} of quix-streams need its own stores, which RocksDB orders by time; keep the"
+        " state of this application in those"
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from clog.connector.opened_logs import check_meant, opened_if_typed, types_of
+from clog.connector.opened_logs import check_log_id, opened_if_typed, types_of
 from clog.connector.options import ReadOptions
 from clog.connector.positions import EARLIEST, LATEST, Position, Since, Times
 from clog.connector.read.plan import (
@@ -64,7 +64,7 @@ class ClogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the plan, at the newest version."""
         read = BatchRead.of(self._opened(), self._options, self._schema)
-        check_meant(read.handle, self._options.log_id)
+        check_log_id(read.handle, self._options.log_id)
         return read.partitions()
 
     @shallow_iterator
@@ -169,7 +169,7 @@ class BatchRead:
             if ends[p] < starts[p] != low:
                 raise OptionError(
                     f"the read of partition {p} of {url} starts at offset {starts[p]} and ends at"
-                    f" {ends[p]}: nothing lies between; give a start (startingOffsets, timestamps)"
+                    f" {ends[p]}: the range is empty; give a start (startingOffsets, timestamps)"
                     " that is not after the end (endingOffsets, timestamps)"
                 )
             start = losses.start(p, starts[p], low, high)
@@ -222,11 +222,11 @@ def of_the_logs_keys(handle: "Handle", options: ReadOptions) -> ReadOptions:
     if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind):
         return options
     try:
-        meant = [key_from_text(text.decode(), kind) for text in options.keys]
-        keys = asked_keys(meant, handle.tip.head.log.schema)
+        parsed = [key_from_text(text.decode(), kind) for text in options.keys]
+        keys = asked_keys(parsed, handle.tip.head.log.schema)
     except (InvalidInputError, UnicodeDecodeError):
         raise OptionError(
-            f'option "keys" has a key that is no {kind}, the type that the log has; write each as a'
+            f'option "keys" has a key that is not a {kind}, the type in the log; write each as a'
             ' JSON text, ["7"], of a struct its object, ["{\\"id\\": 7}"]'
         ) from None
     return replace(options, keys=tuple(sorted(keys)))
@@ -261,8 +261,8 @@ def check_batch(options: ReadOptions) -> None:
         )
     if given > 1:
         raise OptionError(
-            'of the options "asOfVersion", "asOfTimestamp" and "asOfCut" several are given; give'
-            " one"
+            'more than one of the options "asOfVersion", "asOfTimestamp" and "asOfCut" is given;'
+            " give one"
         )
 
 

@@ -151,7 +151,7 @@ def positions(
         raise OptionError(
             f"partitions {late} of {store.url} have no record at or after the {option} timestamp"
             f" ({times[late[0]]} for partition {late[0]}); give an earlier one, or set"
-            f" {option}OffsetsByTimestampStrategy=latest to begin at the end there"
+            f" {option}OffsetsByTimestampStrategy=latest to begin at the end of those"
         )
     offsets = {p: found[p] for p in parts}
     return {p: highs[p] if offset is None else offset for p, offset in offsets.items()}
@@ -410,11 +410,11 @@ class Losses:
         if end < low:
             what = f"is below the log start offset {low}: all records before it are deleted"
         else:
-            what = f"is beyond the end offset {high}: {end - high} offsets are not there"
+            what = f"is beyond the end offset {high}: {end - high} offsets do not exist"
         self._lost(
             f"ending offset {end} of partition {partition} of {self.url} {what}",
             f"readable are [{low}, {high}), -1 stands for its end; set failOnDataLoss=false to"
-            " read what there is",
+            " read what exists",
             f"; reading up to {nearest}",
             partial(OffsetOutOfRangeError, partition=partition, offset=end, start=low, end=high),
         )
@@ -423,8 +423,8 @@ class Losses:
     def decided_end(self, partition: int, end: int, low: int, decided: int) -> int:
         """Returns where undecided records begin: an end among them would hide them."""
         self._lost(
-            f"ending offset {end} of partition {partition} of {self.url} is beyond what is"
-            f" decided: records from offset {decided} on wait for the end of a transaction",
+            f"ending offset {end} of partition {partition} of {self.url} is beyond the decided"
+            f" records: records from offset {decided} on wait for the end of a transaction",
             f'read again once it has ended ("clog transactions {self.url}" lists it), give -1 or at'
             f" most {decided}, or set isolation=read_uncommitted",
             f"; reading up to {decided}",
@@ -451,10 +451,10 @@ class Losses:
         missed = missed_deletes(manifest.tombstones_removed, starts, since_version)
         if missed:
             self._lost(
-                f"tombstones up to offset {max(missed.values())} of partitions {sorted(missed)} of"
-                f" {self.url} were removed before this stream, at"
-                f" { ({p: starts[p] for p in sorted(missed)}) }, read them: deletes may be missing"
-                " in what it made",
+                f"tombstones up to offset {max(missed.values())} of partitions {sorted(missed)}"
+                f" of {self.url} were removed before this stream, at"
+                f" { ({p: starts[p] for p in sorted(missed)}) }, read them: its result may lack"
+                " deletes",
                 "start again from the table view, or set failOnDataLoss=false to continue without"
                 " them; a longer delete.retention.ms prevents it",
             )
@@ -485,9 +485,9 @@ class Losses:
     def _lost_log(self, message: str) -> None:
         self._lost(
             message,
-            "start the query with a new checkpoint, or set failOnDataLoss=false to continue at the"
-            " start of the log that is there",
-            "; going on from the start of that log",
+            "start the query with a new checkpoint, or set failOnDataLoss=false to continue at"
+            " the start of the new log",
+            "; continuing at the start of that log",
             LogReplacedError,
         )
 
@@ -495,12 +495,12 @@ class Losses:
         self,
         message: str,
         remedy: str,
-        goes_on: str = "",
+        continuing: str = "",
         error: Callable[[str], ClogError] = NotFoundError,
     ) -> None:
         if self.fails:
             raise error(f"{message}; {remedy}")
-        _LOGGER.warning("%s%s (failOnDataLoss=false)", message, goes_on)
+        _LOGGER.warning("%s%s (failOnDataLoss=false)", message, continuing)
 
 
 def _commit_id(handle: "Handle", version: int) -> str | None:

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from clog.connector.opened_logs import check_meant, opened_if_typed, types_of
+from clog.connector.opened_logs import check_log_id, opened_if_typed, types_of
 from clog.connector.options import ReadOptions
 from clog.connector.positions import (
     Planned,
@@ -92,8 +92,8 @@ def check_stream(options: ReadOptions) -> None:
     if options.ending is not None:
         raise OptionError(
             'options "endingOffsets", "endingTimestamp" and "endingOffsetsByTimestamp" are for'
-            " batch reads: a stream has no end; leave them out, trigger(availableNow=True) ends at"
-            " what is there"
+            " batch reads: a stream has no end; leave them out; trigger(availableNow=True) ends"
+            " at the present end"
         )
 
 
@@ -121,7 +121,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         check_stream(options)
         opened_if_typed(options, schema)
-        self._told = _ToldPosition(options.reader_id, options.reader_hold_ms)
+        self._position = _ReaderPosition(options.reader_id, options.reader_hold_ms)
         self._options = options
         self._schema = schema
         self._clock = clock or SystemClock()
@@ -163,7 +163,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_limited = not isinstance(limit, ReadAllAvailable)
         at = parse_offsets(start)
         if at is None or not self._is_same_log(at):
-            begin = self._begin if at is None else self._begin_anew
+            begin = self._begin if at is None else self._begin_again
             first = self._first = self._first or begin(head)
             end = not_before(self._ends(head), first.next, head)
             end = self._admitted(first.next, end) if is_limited else end
@@ -224,12 +224,12 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Stores the position in the log if there is a ``readerId``; the checkpoint is Spark's."""
         if self._options.reader_id is not None:
-            self._told.tell(self._opened(), parse_offsets(end))
+            self._position.note(self._opened(), parse_offsets(end))
 
     @shallow
     def stop(self) -> None:
         """Stores the last position in the log, if that was not done yet."""
-        self._told.end()
+        self._position.end()
 
     def _opened(self) -> "Handle":
         if self._handle is None:
@@ -277,8 +277,8 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             handle.standing.check()
             manifest = handle.manifest()
             _LOGGER.warning(
-                "%s; the batch that was planned at it runs again from version %d: records that were"
-                " superseded and cleaned away since are missing",
+                "%s; the batch that was planned at it runs again from version %d, without records"
+                " that were superseded and cleaned since",
                 *(e, manifest.version),
             )
             return manifest
@@ -306,7 +306,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(self, head: "Head") -> StreamOffsets:
         """Returns where a new query begins, checked."""
         handle, parts = self._opened(), self._parts(head)
-        check_meant(handle, self._options.log_id)
+        check_log_id(handle, self._options.log_id)
         starting = self._options.starting or "latest"
         version = starting.version if isinstance(starting, Since) else handle.tip.version
         starts = positions(handle, parts, starting, option="starting")
@@ -316,7 +316,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target = {p: max(end, starts[p]) for p, end in self._target.items()}
         return StreamOffsets(starts, version, starts)
 
-    def _begin_anew(self, head: "Head") -> StreamOffsets:
+    def _begin_again(self, head: "Head") -> StreamOffsets:
         """Returns where a query continues in a log that replaced the offsets' log: at its start."""
         starts = offset_bounds(head, self._parts(head))[0]
         return StreamOffsets(starts, self._opened().tip.version, starts)
@@ -479,7 +479,7 @@ def _undecided(head: "Head", ranges: Mapping[int, tuple[int, int]]) -> list[int]
     return [p for p, (_, end) in ranges.items() if min(end, ends[p]) > head.stable_offset(p)]
 
 
-class _ToldPosition:
+class _ReaderPosition:
     """The recorded position of one query; does nothing without a name."""
 
     def __init__(self, name: str | None, hold_ms: int = 0) -> None:
@@ -487,7 +487,7 @@ class _ToldPosition:
         self._hold_ms = hold_ms
         self._reader: NamedReader | None = None
 
-    def tell(self, handle: "Handle", at: StreamOffsets | None) -> None:
+    def note(self, handle: "Handle", at: StreamOffsets | None) -> None:
         """Notes the end of a finished batch; makes at most one PUT in ten seconds."""
         if self._name is None or at is None or at.planned is None:
             return

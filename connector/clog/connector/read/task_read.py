@@ -150,7 +150,7 @@ def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator[pa.Rec
                 following[p] = batch.column("offset")[-1].as_py() + 1
             return
         except FileNotFoundError as e:
-            newer = _planned_anew(partition, pieces, following)
+            newer = _planned_again(partition, pieces, following)
             if newer is None:
                 return
             error = _missing(newer.version, store, e)
@@ -159,7 +159,7 @@ def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator[pa.Rec
             version, pieces = newer.version, newer.pieces
 
 
-def _planned_anew(
+def _planned_again(
     partition: LogPartition, pieces: Sequence[ReadPiece], following: Mapping[int, int]
 ) -> LogPartition | None:
     """Plans the rest of the pieces from the newest version; None if the log is gone."""

@@ -218,8 +218,8 @@ def _quoted(texts: pa.Array, *, is_key: bool = False) -> pa.Array:
     except pa.ArrowInvalid:
         if is_key:
             raise InvalidInputError(
-                "a key has a string that is not UTF-8, and JSON cannot tell it from others; cast"
-                " the column to binary, or clean it"
+                "a key has a string that is not UTF-8, and its JSON could equal that of another;"
+                " cast the column to binary, or clean it"
             ) from None
         given = texts.to_pylist()
         fixed = [None if v is None else v.decode(errors="replace").encode() for v in given]

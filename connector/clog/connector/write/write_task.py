@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from clog.connector.opened_logs import check_meant, of_id, opened, types_of
+from clog.connector.opened_logs import check_log_id, of_id, opened, types_of
 from clog.connector.options import Location, WriteOptions
 from clog.connector.schema import (
     LogTypes,
@@ -57,7 +57,7 @@ QUERY_ID = "sql.streaming.queryId"
 """Of the query, over all its restarts."""
 RUN_ID = "spark.jobGroup.id"
 """Of this run of it."""
-_told: set[tuple[str, str, str, str]] = set()
+_warned: set[tuple[str, str, str, str]] = set()
 _RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
 
 
@@ -342,15 +342,16 @@ def _opened_or_new(
         if options.log_id is not None:
             raise
     else:
-        check_meant(log.handle, options.log_id)
+        check_log_id(log.handle, options.log_id)
         _check_types(log, options.key_columns, check)
         return log
     types = None
     if options.key_columns is not None:
         if rows is None:
             raise OptionError(
-                f'there is no log at {location.store().url}, and option "keyColumns" makes one of'
-                " the columns of a DataFrame; write one to it first, without a transaction"
+                f'there is no log at {location.store().url}, and option "keyColumns" creates one'
+                " from the columns of a DataFrame; write a DataFrame to it first, without a"
+                " transaction"
             )
         types = new_types(rows, options.key_columns)
     check(types)
@@ -417,11 +418,11 @@ def _check_configs(log: "Log", given: Mapping[str, object]) -> None:
                 f" {config_text(name, had[name])} and has {now}; leave the option out, or change"
                 f" the log: clog alter {log.url} -c {name}={shown}"
             )
-        told = (log.url, name, value, has[name])
-        if told not in _told:
-            _told.add(told)
+        warning = (log.url, name, value, has[name])
+        if warning not in _warned:
+            _warned.add(warning)
             _LOGGER.warning(
-                "option config.%s=%s: %s has %s since it was altered, and keeps it",
+                "option config.%s=%s is ignored: %s was altered to %s, and keeps it",
                 *(name, value, log.url, has[name]),
             )
 
@@ -451,8 +452,8 @@ def _move(location: Location, new: "NewLog", log: "Log", objects: "Sequence[Data
     theirs = info.partitions, info.partitioner, info.schema
     if theirs != (new.partitions, new.settings.partitioner, new.schema):
         raise InvalidInputError(
-            f"{log.url} was made by another writer, with other types or partitions, while the first"
-            " rows of this one were written; nothing was appended; write again"
+            f"{log.url} was created by another writer, with other types or partitions, while the"
+            " first rows of this one were being written; nothing was appended; write again"
         )
     written = location.store_of(new.log_id)
     for obj in objects:
@@ -488,7 +489,7 @@ def _check_topic(batch: "pa.RecordBatch", name: str) -> None:
     others = [t for t in batch.column("topic").unique().to_pylist() if t not in (None, name)]
     if others:
         raise InvalidInputError(
-            f"a batch has rows for {len(others)} topics other than the log {name!r}; a path holds"
+            f"a batch has rows for {len(others)} topics other than the log {name!r}; a path has"
             " one log: drop the column topic, or write each topic to its own path"
         )
 

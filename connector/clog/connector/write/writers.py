@@ -4,8 +4,8 @@ A batch write with ``txnAppId`` and ``txnVersion`` happens once, as in Delta: a 
 the last one is skipped. Nothing is taken from the streaming query it may run in: two writes in one
 ``foreachBatch`` are two writes.
 
-A micro-batch is in the log once: the log remembers the last batch of each writer. The writer is the
-query, by its id (which is in the checkpoint), or has the name given by ``writerId`` or
+A micro-batch is in the log once (S78): the log remembers the last batch of each writer. The writer
+is the query, by its id (which is in the checkpoint), or has the name given by ``writerId`` or
 ``txnAppId``. Spark does not give `commit` the query's id, so the tasks send it. Only append mode:
 in complete mode each batch would be the whole result (``docs/decisions/0023-complete-mode.md``).
 
@@ -94,7 +94,7 @@ def check_repeated(
     number = f"{'txnVersion' if writer.kind == 'txn' else 'batch'} {writer.sequence}"
     what = f"{number} of {writer.writer_id!r} is in {log.url} already"
     if entry is not None and entry.sequence > writer.sequence:
-        problem = f"or was skipped: {entry.sequence}, a later one, is there"
+        problem = f"or was skipped: a later one, {entry.sequence}, is there"
     elif entry is None or entry.content == writer.content:
         problem = None
     elif fail:
@@ -111,7 +111,7 @@ def check_repeated(
             " the first rows"
         )
     else:
-        _LOGGER.warning("%s, %s; the first rows stay, the new ones are dropped", what, problem)
+        _LOGGER.warning("%s, %s; the first rows are kept, the new ones dropped", what, problem)
 
 
 def check_repeated_transaction(
@@ -222,17 +222,17 @@ class ClogWriter(DataSourceArrowWriter):
         if overwrite:
             raise InvalidInputError(
                 f"mode overwrite is refused: log {options.location.name!r} keeps its records for"
-                ' its readers; use .mode("append"), after "clog delete-records" if the old records'
-                " should go"
+                ' its readers; use .mode("append"), after "clog delete-records" if the old'
+                " records should be removed"
             )
         if options.writer_id is not None:
             raise OptionError(
-                'option "writerId" is for streams; a batch write happens once with "txnAppId" and'
-                ' "txnVersion"'
+                'option "writerId" is for streams; a batch write is made idempotent by "txnAppId"'
+                ' and "txnVersion"'
             )
         if (options.txn_app_id is None) != (options.txn_version is None):
             raise OptionError(
-                'options "txnAppId" and "txnVersion" are given together or not at all'
+                'options "txnAppId" and "txnVersion" must be given together or not at all'
             )
         self._options = options
         self._plan = plan_write(options, schema, creates_later=True)
@@ -290,7 +290,7 @@ def check_known(log: "Log", writer: "Writer", *, fail: bool) -> None:
     )
     if fail:
         # Not deleted: another writer may have appended since, and have reported success.
-        empty = " to the log that is there, which is empty: a query makes one as it begins"
+        empty = " to the log that is there, which is empty: a query creates one when it starts"
         raise LogReplacedError(
             f"{message}; nothing was appended{'' if log.version else empty}; start the query with a"
             " new checkpoint to write all of it, or set failOnChangedBatch=false to continue here"
@@ -312,8 +312,8 @@ def check_stream_write(options: WriteOptions) -> None:
     """Raises if a streaming write refuses one of the options."""
     if options.txn_version is not None:
         raise OptionError(
-            'option "txnVersion" is for batch writes: a stream numbers its own batches;'
-            " omit it, and give writerId if the log should know the query by a name"
+            'option "txnVersion" is for batch writes: a stream numbers its own batches; omit it,'
+            " and give writerId to name the query in the log"
         )
 
 

@@ -286,8 +286,8 @@ class Operation:
     def unknown(self, why: object) -> CommitStateUnknownError:
         """Returns the error for an operation whose outcome cannot be known."""
         return CommitStateUnknownError(
-            f"the outcome of an append to {self._url} that others may commit is unknown: {why};"
-            " read the log before you repeat it"
+            f"the outcome of an append to {self._url} that other writers may commit is unknown:"
+            f" {why}; read the log before you repeat it"
         )
 
     def _known_outcome(self, tip: Commit) -> Edit | OperationOutcome | None:

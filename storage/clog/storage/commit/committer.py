@@ -539,8 +539,8 @@ def _open_block(store: Store, first: int, clock: Clock, ids: Ids) -> None:
         if read_block(store, first) is not None:
             return
     raise StoreUnavailableError(
-        f"the store refuses to create {path} of {store.url} because it exists, and yet it does not;"
-        f" nothing was committed; try again later: {cause}"
+        f"the store refuses to create {path} of {store.url} because it exists, but it does not"
+        f" exist; nothing was committed; try again later: {cause}"
     ) from cause
 
 
@@ -759,22 +759,22 @@ class StoreClock:
         if store_ms is not None and now_ms - store_ms > AHEAD_MS_MAX:
             raise ClockSkewError(
                 f"this machine's clock is {now_ms - store_ms} ms ahead of the store's, more than"
-                f" {AHEAD_MS_MAX}: here it is {now_ms} ms, at {self._store.url} {store_ms};"
-                " nothing was committed; set this machine's clock (NTP),"
-                " or the store's if that one is wrong (compare both with `date -u`)"
+                f" {AHEAD_MS_MAX}: it shows {now_ms} ms, that of {self._store.url} {store_ms};"
+                " nothing was committed; set this machine's clock (NTP), or the store's if that"
+                " one is wrong (compare both with `date -u`)"
             )
         self._ahead_of_monotonic_ms = (now_ms if store_ms is None else store_ms) - monotonic_ms
 
 
-def keep_reserve(store: Store, *, data_bytes: int) -> None:
+def keep_reserve(store: Store, data_bytes: Callable[[], int]) -> None:
     """Makes the reserve in a log's folder on a disk: as large as the log's data, up to
     `RESERVE_BYTES`. An existing one stays unless the log has outgrown it by far. A log with little
-    data gets none.
+    data gets none. Its size is asked only where that may change something.
     """
-    if data_bytes < DATA_BYTES_MIN or not is_on_disk(store):
+    if not is_on_disk(store) or 2 * (there_bytes := _size_bytes(store) or 0) >= RESERVE_BYTES:
         return
-    size_bytes = min(data_bytes, RESERVE_BYTES)
-    if 2 * (_size_bytes(store) or 0) < size_bytes:
+    size_bytes = min(data_bytes(), RESERVE_BYTES)
+    if size_bytes >= DATA_BYTES_MIN and 2 * there_bytes < size_bytes:
         from hashlib import shake_256  # Loads OpenSSL, which few processes need.
 
         # Bytes that no file system can compress.

@@ -122,7 +122,7 @@ class Handle(Shared):
         """Raises: storage options may be secrets, and another process needs its own handle."""
         raise InvalidInputError(
             f"{self.store.url} is open in this process, and an open log cannot be pickled; pass"
-            " its URL and storage options, and call Log.open with them where it is used"
+            " its URL and storage options, and call Log.open in the process that uses it"
         )
 
     @property
@@ -341,9 +341,9 @@ def _warn_unless_proven(store: Store) -> None:
     """Logs a warning if two writers might overwrite each other's commits (COMMIT.md §1, A2)."""
     if not store.create_is_proven:
         _LOGGER.warning(
-            "%s: this server's conditional writes were tested, not proven; if it checks and writes"
-            " in two steps, concurrent writers can break the log; test it longer with"
-            ' "clog verify-store"',
+            "%s: a short test of this server's conditional writes passed, which is no proof; if"
+            " it checks and writes in two steps, concurrent writers can break the log; test it"
+            ' longer with "clog verify-store"',
             store.url,
         )
 

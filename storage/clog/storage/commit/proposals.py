@@ -118,8 +118,8 @@ class Writer:
         size = len(self.writer_id.encode(errors="surrogatepass"))
         if size > WRITER_ID_BYTES_MAX:
             raise InvalidInputError(
-                f"a {self.kind} id of {size} bytes is too long: each commit repeats it; allowed: 1"
-                f" to {WRITER_ID_BYTES_MAX} bytes"
+                f"a {self.kind} id of {size} bytes is too long, because each commit repeats it;"
+                f" allowed: 1 to {WRITER_ID_BYTES_MAX} bytes"
             )
         if not BEFORE_THE_FIRST <= self.sequence <= SEQUENCE_MAX:
             raise InvalidInputError(
@@ -159,8 +159,8 @@ def find_duplicate(pages: WriterPages, head: Head, writer: Writer) -> Duplicate 
         same = entry.content == writer.content or None in (entry.content, writer.content)
         if not same and writer.kind == "producer":
             raise InvalidInputError(
-                f"producer {writer.writer_id!r} repeats sequence {writer.sequence}, but with other"
-                f" records than in version {entry.version} of {url}; use a new sequence"
+                f"producer {writer.writer_id!r} repeats sequence {writer.sequence} with records"
+                f" other than those in version {entry.version} of {url}; use a new sequence"
             )
         return Duplicate(entry)
     if writer.sequence < entry.sequence and writer.kind == "stream":
@@ -214,7 +214,7 @@ class Proposed:
                 or max(obj.ref.size_bytes, *(c.size_bytes for c in obj.chunks)) > _BYTES_MAX
                 or obj.facts is None
             ):
-                raise ValueError(f"{obj.ref.path} is not a fresh object of {partitions} partitions")
+                raise ValueError(f"{obj.ref.path} is not a new object for {partitions} partitions")
         ranges = ((0, stats.rows) for obj in self.objects for stats in obj.chunks)
         for _, chunk in _bind(self.objects, ranges, 0, NONE):
             chunk.checked()  # As readers of the commit do; otherwise the log would be unreadable.
@@ -301,7 +301,7 @@ def read_proposal(store: Store, path: str, partitions: int) -> Proposal:
         if len(set(paths)) < len(paths):
             raise ValueError("it names an object twice")
         if found.path != path:
-            raise ValueError("it is not the proposal of this name")
+            raise ValueError("it is not the proposal that its name says")
         return found
 
 
@@ -453,7 +453,7 @@ def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int, given: bool 
         )
     if facts.order_header != config.compaction_strategy_header and config.is_ordered:
         raise InvalidInputError(
-            "compaction.strategy was altered while the records were written; append again"
+            "compaction.strategy was changed while the records were being written; append again"
         )
     if facts.without_order and config.is_ordered:
         raise InvalidInputError(
@@ -479,8 +479,8 @@ def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int, given: bool 
 def order_needed(header: str) -> str:
     """Returns what a record needs if its order is in this header, for messages."""
     return (
-        f"compaction.strategy=header needs the header {header!r} in each"
-        " record, also in tombstones: 8 bytes, a big-endian integer from 0 to 2^62 - 1"
+        f"compaction.strategy=header needs the header {header!r} in each record, tombstones"
+        " included: 8 bytes, a big-endian integer from 0 to 2^62 - 1"
     )
 
 
@@ -496,8 +496,9 @@ def _check_floor(obj: DataObject, head: Head, url: str) -> None:
     """Raises if a sweep may have deleted the object already (K2)."""
     if head.may_be_swept(obj.ref.stamp):
         raise CommitConflictError(
-            f"this append took too long: an object of it began at version {obj.ref.stamp} of {url},"
-            f" below the orphan floor {head.orphan_floor}, and may be swept by now; append again"
+            f"this append took too long: one of its objects dates from version {obj.ref.stamp} of"
+            f" {url}, below the orphan floor {head.orphan_floor}, and may have been swept; append"
+            " again"
         )
 
 
@@ -588,13 +589,13 @@ def refused(head: Head, *, given: bool, url: str) -> InvalidInputError:
     """
     if given and GIVEN_OFFSETS not in head.log.features:
         return InvalidInputError(
-            f"{url} assigns offsets itself and takes none from others; only a log created with"
+            f"{url} assigns offsets itself and accepts none from callers; only a log created with"
             f' Log.create(…, features=["{GIVEN_OFFSETS}"]) does; nothing was appended'
         )
     if given:
         return InvalidInputError(
             f"{url} has assigned offsets itself since version {head.gives_offsets}, and no longer"
-            " takes them from others; nothing was appended"
+            " accepts them from callers; nothing was appended"
         )
     return InvalidInputError(
         f"{url} takes its offsets from its source: a record without one, a tombstone of an erasure"
@@ -615,8 +616,8 @@ def checked_offsets(
         given = np.empty(0)
     if given.shape != partition.shape or given.dtype.kind not in "iu":
         raise InvalidInputError(
-            f"{offsets!r:.80} are not offsets of {len(partition)} records; give an array of"
-            " integers, one for each record"
+            f"{offsets!r:.80} are not the offsets of {len(partition)} records; give an array of"
+            " integers, one per record"
         )
     if int(given.min()) < 0 or int(given.max()) >= ENDS_MAX:
         raise InvalidInputError(
@@ -631,14 +632,14 @@ def checked_offsets(
         row = row if order is None else int(order[row])
         raise InvalidInputError(
             f"record {row} of partition {int(partition[row])} has offset {int(made[row])}, after"
-            f" {after}; in each partition offsets ascend; nothing was appended to {url}"
+            f" {after}; offsets must ascend within a partition; nothing was appended to {url}"
         )
     firsts = np.flatnonzero(np.diff(parts, prepend=NONE))
     for p, first in zip(parts[firsts].tolist(), ordered[firsts].tolist(), strict=True):
         if first < before.get(p, 0):
             raise InvalidInputError(
                 f"offset {first} of partition {p} comes after {before[p] - 1} in one transaction;"
-                f" in each partition offsets ascend; nothing was appended to {url}"
+                f" offsets must ascend within a partition; nothing was appended to {url}"
             )
     return made
 
@@ -681,7 +682,7 @@ def bind_given(
 
 def _is_behind(p: int, offset: int, end: int, *, url: str) -> InvalidInputError:
     return InvalidInputError(
-        f"offset {offset} of partition {p} of {url} is already taken: its end offset is {end};"
-        " another process has mirrored it in the meantime, or it was retried under another id;"
+        f"offset {offset} of partition {p} of {url} already exists: the end offset is {end};"
+        " another process mirrored it in the meantime, or it was retried under another id;"
         " continue from end_offsets(); nothing was appended"
     )

@@ -17,7 +17,8 @@ the search began. A search does not chase concurrent commits: it gallops once, s
 fast they come.
 
 `Tip` knows the newest commit and the edits up to it (`RecentEdits`), which the next commit carries
-and from which a manifest catches up. Whatever it learns replaces one value.
+and from which a manifest catches up. Whatever it learns replaces one value, so an interrupt leaves
+it whole (S65).
 """
 
 import json
@@ -91,9 +92,9 @@ class StandingLog:
         there = read_log_file(self.root)
         if there.log_id != self.log_id:
             raise LogReplacedError(
-                f"the log at {self.root.url} was deleted and recreated since it was opened"
-                f" (its id was {self.log_id}, now it is {there.log_id}); nothing was written into"
-                " the new one; open it to continue"
+                f"the log at {self.root.url} was deleted and recreated since it was opened (its"
+                f" id was {self.log_id}, now it is {there.log_id}); nothing was written to the"
+                " new one; open it to continue"
             )
 
     @contextmanager
@@ -165,9 +166,9 @@ def _refuse_older(root: Store) -> None:
         except FileNotFoundError:
             continue
         raise UnsupportedFormatError(
-            f"the log at {root.url} was written by a clog before release 0.1.0, which this release"
-            ' does not read; nothing was changed; pipe the output of "clog consume URL --json" of'
-            ' the clog that wrote it into "clog produce NEW_URL --format jsonl" of this one'
+            f"the log at {root.url} was written by a clog older than 0.1.0, and this release"
+            ' cannot read it; nothing was changed; pipe the output of "clog consume URL --json"'
+            ' of the clog that wrote it into "clog produce NEW_URL --format jsonl" of this one'
         )
 
 
@@ -196,12 +197,13 @@ def create_log_file(root: Store, made: LogFile, clock: Clock) -> LogFile:
             refused, cause = None, e
     if refused is not None:
         raise CommitStateUnknownError(
-            f"{documents.LOG_FILE} of {root.url} can neither be created nor read; perhaps a folder"
-            " has its name, or another process is creating it; look at what is there, then delete"
-            " the folder, or create the log again"
+            f"{documents.LOG_FILE} of {root.url} can neither be created nor read; a folder may"
+            " have its name, or another process may be creating it; check what is there, then"
+            " delete the folder, or create the log again"
         ) from refused
     raise CommitStateUnknownError(
-        f"a log may have been created at {root.url}: {cause}; open it before you create it again"
+        f"a log may have been created at {root.url}: {cause}; try to open it before you create it"
+        " again"
     ) from cause
 
 
@@ -293,8 +295,8 @@ def _read_hint(store: Store) -> int:
 
 def _no_commits(store: Store) -> NotFoundError:
     return NotFoundError(
-        f"the log at {store.url} has no commits: all but {documents.LOG_FILE} was deleted, or its"
-        " files are being copied; restore them, or delete what is left"
+        f"the log at {store.url} has no commits: everything but {documents.LOG_FILE} was deleted,"
+        " or its files are still being copied; restore them, or delete the rest"
     )
 
 
@@ -322,7 +324,7 @@ def read_block(store: Store, version: int) -> Block | None:
     body = documents.decode("block", data, where=f"{path} of {store.url}")
     try:
         if (first := body["block"]) != documents.block_of(version):
-            raise ValueError(f"it is of block {first!r:.80}")
+            raise ValueError(f"it belongs to block {first!r:.80}")
         ids = body["ids"]
         return Block(None if ids is None else {int(v): str(i) for v, i in ids.items()})
     except (KeyError, TypeError, ValueError, AttributeError) as e:
@@ -352,8 +354,8 @@ def _block_missing(store: Store, version: int) -> CorruptionError:
     path = documents.block_path(version)
     return CorruptionError(
         f"{path} of {store.url} is missing, so it is unknown which commits from version"
-        f" {documents.block_of(version)} on were made; restore it from a back-up, or write what can"
-        ' be recovered from the commits into a copy with "clog verify --repair"'
+        f" {documents.block_of(version)} on were made; restore it from a back-up, or recover what"
+        ' the commits have into a copy with "clog verify --repair"'
     )
 
 
@@ -771,9 +773,9 @@ class Tip:
             raise _no_commits(self._store)
         if block.ids is None or block.ids.get(known.version) != known.record.commit_id:
             raise LogReplacedError(
-                f"version {known.version} of {self._store.url} is not the one that was read"
-                " before: the log was restored from a copy; nothing was written into it; open"
-                " it to continue"
+                f"version {known.version} of {self._store.url} is not the one read before: the"
+                " log was restored from a copy; nothing was written to it; open it again to"
+                " continue"
             )
         return False
 

@@ -123,7 +123,7 @@ def manifest_at(store: Store, version: int, tip: Commit) -> Manifest:
         )
     if version < oldest:
         raise VersionExpiredError(
-            f"version {version} of {store.url} is not readable any more; readable versions are"
+            f"version {version} of {store.url} is no longer readable; readable versions are"
             f" {oldest} to {tip.version}; ask for one of them"
         )
     with expiring(store, version):
@@ -188,9 +188,10 @@ def file_missing(
     if log is not None:
         log.check()
     return CorruptionError(
-        f"{path} of {store.url}, which version {version} needs, is missing, and clog did not delete"
-        " it; stop what did (a lifecycle rule, a purge), and restore the file from a back-up, or"
-        ' read again later if the log is just being copied; "clog verify" lists what is missing'
+        f"{path} of {store.url}, which version {version} needs, is missing, and clog did not"
+        " delete it; stop whatever did (a lifecycle rule, a purge), and restore the file from a"
+        ' back-up, or read again later if the log is still being copied; "clog verify" lists the'
+        " missing files"
     )
 
 
@@ -237,7 +238,8 @@ def version_asked(store: Store, tip: Commit, at: int | None, at_time_ms: int | N
     """Returns the version that a caller names by number or by time, by default the tip."""
     if at is not None and at_time_ms is not None:
         raise InvalidInputError(
-            f"at={at} and at_time_ms={at_time_ms} both select a version of {store.url}; give one"
+            f"at={at} and at_time_ms={at_time_ms} both select a version of {store.url}; give only"
+            " one"
         )
     for name, number in (("at", at), ("at_time_ms", at_time_ms)):
         if number is not None and type(number) is not int:

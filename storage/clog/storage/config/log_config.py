@@ -69,19 +69,20 @@ class LogConfig:
     cleanup_policy: Annotated[
         frozenset[str],
         SetOf(("compact", "delete")),
-        "what may be removed: superseded records (compact), old ones (delete); empty = nothing",
+        "what cleaning removes: superseded records (compact), old records (delete); empty ="
+        " nothing",
         {"log.cleanup.policy": 1},
     ] = frozenset({"compact"})  # Kafka's is delete; for that alone nobody needs clog
     min_cleanable_dirty_ratio: Annotated[
         float,
         Ratio(),
-        "a partition is cleaned when its dirty share of the cleanable bytes is above this",
+        "a partition is cleaned when the dirty share of its cleanable bytes exceeds this",
         {"log.cleaner.min.cleanable.ratio": 1},
     ] = 0.5
     min_compaction_lag_ms: Annotated[
         int,
         Integer(0),
-        "ms for which a record stays after its timestamp, superseded or not",
+        "minimum ms for which a record stays after its timestamp, even if superseded",
         {"log.cleaner.min.compaction.lag.ms": 1},
     ] = 0
     max_compaction_lag_ms: Annotated[
@@ -93,7 +94,7 @@ class LogConfig:
     compaction_strategy: Annotated[
         str,
         Choice((OFFSET, TIMESTAMP, HEADER)),
-        "which record of a key stays: the last one, or that with the highest timestamp or header",
+        "which record of a key wins: the last one, or the one with the highest timestamp or header",
     ] = OFFSET
     compaction_strategy_header: Annotated[
         str,
@@ -103,19 +104,19 @@ class LogConfig:
     compaction_late: Annotated[
         str,
         Choice(("keep", "drop")),
-        "what becomes of records that come after a tombstone of a higher order was removed, where"
-        " no other record of their key is there",
+        "what to do with a record that arrives after a tombstone of a higher order was removed,"
+        " if its key has no other record",
     ] = "keep"
     compaction_late_scope: Annotated[
         str,
         Choice(("key", "log")),
-        "whether values of the header compare within a key only, or across keys, as dropping late"
-        " records demands",
+        "whether values of the header are comparable only within a key, or also across keys,"
+        " which dropping late records requires",
     ] = "key"
     delete_retention_ms: Annotated[
         int,
         Integer(0),
-        "ms for which a tombstone stays after the first pass that met it",
+        "minimum ms for which a tombstone stays after the first pass over it",
         {"log.cleaner.delete.retention.ms": 1},
     ] = DAY_MS
     segment_bytes: Annotated[
@@ -133,24 +134,27 @@ class LogConfig:
     segment_jitter_ms: Annotated[
         int,
         Integer(0),
-        "maximum random ms taken off segment.ms, so that partitions roll at different times",
+        "maximum random ms subtracted from segment.ms, so that partitions roll at different times",
         {"log.roll.jitter.ms": 1, "log.roll.jitter.hours": HOUR_MS},
     ] = 0
     segment_chunks: Annotated[
         int,
         Integer(1, INT_MAX),
-        "chunks at which the active segment rolls, as Kafka's does when its index is full",
+        "number of chunks at which the active segment rolls, as Kafka's does when its index is"
+        " full",
     ] = 1024
     retention_ms: Annotated[
         int,
         Integer(-1),
-        "ms after a segment's newest timestamp until it goes, under policy delete; -1 = never",
+        "ms after a segment's newest timestamp until it is deleted, under policy delete; -1 ="
+        " never",
         {"log.retention.ms": 1, "log.retention.minutes": 60_000, "log.retention.hours": HOUR_MS},
     ] = 7 * DAY_MS
     retention_bytes: Annotated[
         int,
         Integer(-1),
-        "bytes of a partition above which old segments go, under policy delete; -1 = no limit",
+        "bytes of a partition above which old segments are deleted, under policy delete; -1 = no"
+        " limit",
         {"log.retention.bytes": 1},
     ] = -1
     file_delete_delay_ms: Annotated[
@@ -163,18 +167,18 @@ class LogConfig:
         int,
         Integer(0),
         "ms for which a few dead rows of a chunk may stay, hidden, until a rewrite removes their"
-        " bytes; 0 = rewrite at once",
+        " bytes; 0 = rewrite immediately",
     ] = 7 * DAY_MS  # as segment.ms; part of the bound on erasure (S46)
     reader_hold_max_ms: Annotated[
         int,
         Integer(0),
-        "maximum ms for which named readers may keep a tombstone or a version that could go, never"
-        " longer than max.compaction.lag.ms; 0 = not at all",
+        "maximum ms for which named readers can delay the removal of a tombstone or a version, at"
+        " most max.compaction.lag.ms; 0 = not at all",
     ] = 0
     max_message_bytes: Annotated[
         int,
         Integer(0, INT_MAX),
-        "largest record accepted, in bytes with its overhead of 12",
+        "size of the largest record accepted, in bytes, including 12 of overhead",
         {"message.max.bytes": 1},
     ] = 1_048_588
     message_timestamp_type: Annotated[
@@ -186,13 +190,13 @@ class LogConfig:
     message_timestamp_before_max_ms: Annotated[
         int,
         Integer(0),
-        "ms by which a producer's timestamp may lie before the commit",
+        "maximum ms by which a producer's timestamp may precede the commit",
         {"log.message.timestamp.before.max.ms": 1},
     ] = LONG_MAX
     message_timestamp_after_max_ms: Annotated[
         int,
         Integer(0),
-        "ms by which a producer's timestamp may lie after the commit",
+        "maximum ms by which a producer's timestamp may follow the commit",
         {"log.message.timestamp.after.max.ms": 1},
     ] = HOUR_MS
     compression_type: Annotated[
@@ -201,7 +205,7 @@ class LogConfig:
     compression_zstd_level: Annotated[
         int,
         Integer(1, 22),
-        "level of compression.type=zstd; a higher one takes longer and leaves fewer bytes",
+        "level of compression.type=zstd; a higher one is slower and compresses better",
     ] = ZSTD_LEVEL  # Kafka's is 3
     object_bytes: Annotated[
         int,
@@ -211,10 +215,10 @@ class LogConfig:
     table_publish: Annotated[
         frozenset[str],
         SetOf(("none", *FORMATS)),
-        "formats in which the cleaner publishes the table for other engines; none = not at all",
+        "formats in which the cleaner publishes the table for other engines; none = it does not",
     ] = frozenset({"none"})
     table_publish_interval_ms: Annotated[
-        int, Integer(0), "minimum ms between two publications of a log that changes; 0 = each round"
+        int, Integer(0), "minimum ms between two publications of a changing log; 0 = in each round"
     ] = 60_000
     partitioner: Annotated[
         str,
@@ -224,7 +228,7 @@ class LogConfig:
     table_key_columns: Annotated[
         tuple[str, ...],
         Names(),
-        "names of the key's columns in a typed log; Spark then reads and writes its table as plain"
+        "names of the key columns of a typed log; Spark then reads and writes its table as plain"
         " columns: these and the fields of the value",
     ] = ()
 
@@ -313,7 +317,7 @@ POINTLESS: Mapping[str, str] = MappingProxyType(
         "index.interval.bytes": "there are no index files",
         "min.insync.replicas": "the filesystem replicates",
         "preallocate": "nothing is written in place",
-        "segment.index.bytes": "there are no index files; segment.chunks rolls in their place",
+        "segment.index.bytes": "there are no index files; segment.chunks limits a segment instead",
         "unclean.leader.election.enable": "there are no leaders",
     }
 )
@@ -398,8 +402,7 @@ def _from_overrides(overrides: tuple[tuple[str, str], ...]) -> LogConfig:
         )
     if "none" in config.table_publish and config.published_formats:
         raise InvalidInputError(
-            f"table.publish={_text(config.table_publish)} says both none and a format; leave one"
-            " out"
+            f"table.publish={_text(config.table_publish)} has both none and a format; leave one out"
         )
     if problem := _order_problem(config):
         raise InvalidInputError(problem)
@@ -412,8 +415,8 @@ def _order_problem(config: LogConfig) -> str:
     late, scope = config.compaction_late, config.compaction_late_scope
     if bool(header) != (strategy == HEADER):
         return (
-            f'compaction.strategy={strategy} and compaction.strategy.header="{header}" do not fit:'
-            " give the name of a header with the strategy header, and with no other"
+            f'compaction.strategy={strategy} and compaction.strategy.header="{header}" do not go'
+            " together: give the name of a header with the strategy header, and only with it"
         )
     if late == "drop" and not config.is_ordered:
         return "compaction.late=drop needs compaction.strategy=timestamp or header"
@@ -421,25 +424,25 @@ def _order_problem(config: LogConfig) -> str:
         return "compaction.late.scope=log needs compaction.strategy=header"
     if late == "drop" and strategy == HEADER and scope != "log":
         return (
-            "compaction.late=drop needs values that compare across keys, such as a source's LSN:"
-            " where each key counts by itself, the first record of a new key would be dropped;"
-            " say so by compaction.late.scope=log, or keep late records"
+            "compaction.late=drop needs values that are comparable across keys, such as a"
+            " source's LSN; if each key has its own sequence, the first record of a new key would"
+            " be dropped; confirm with compaction.late.scope=log, or keep late records"
         )
     if config.is_ordered and config.delete:
         return (
-            f"compaction.strategy={strategy} is refused with cleanup.policy=delete: retention may"
-            " remove the record that wins, and bring an older one back"
+            f"compaction.strategy={strategy} is refused with cleanup.policy=delete: retention"
+            " could remove the winning record and bring an older one back"
         )
     if strategy == TIMESTAMP and config.log_append_time:
         return (
             "compaction.strategy=timestamp is refused with message.timestamp.type=LogAppendTime,"
-            " whose order is that of offsets; take the strategy offset, or CreateTime"
+            " which orders records by offset; use the strategy offset, or CreateTime"
         )
     if strategy == TIMESTAMP and config.message_timestamp_after_max_ms > DAY_MS:
         return (
-            "compaction.strategy=timestamp is refused with message.timestamp.after.max.ms="
-            f"{config.message_timestamp_after_max_ms}: one record from the future would win until"
-            f" then; allowed: up to {DAY_MS} (a day)"
+            "compaction.strategy=timestamp is refused with"
+            f" message.timestamp.after.max.ms={config.message_timestamp_after_max_ms}: a record"
+            f" from the future would win until then; allowed: up to {DAY_MS} (a day)"
         )
     return ""
 
@@ -624,9 +627,9 @@ def _unknown(name: str, value: object) -> str:
     """Returns the message about a name that is not a config (S45)."""
     text = f"unknown config {_shown(name)}"
     if name in SUCCESSORS:
-        return f"{text}, an old name; today it is {SUCCESSORS[name]}"
+        return f"{text}, an old name; use {SUCCESSORS[name]}"
     if name in POINTLESS:
-        return f"{text}: it has no meaning here, {POINTLESS[name]}; leave it out"
+        return f"{text}: it has no effect here: {POINTLESS[name]}; leave it out"
     if name in BROKER_NAMES:
         ours, factor = BROKER_NAMES[name]
         text += f" (a broker's name); did you mean {ours}?"

@@ -595,8 +595,8 @@ def pending_reason(
         return one.reason
     if one.kills and (name := undecided_below(manifest, one.bounds)):
         return (
-            f"transaction {name!r} has not ended, and may hold such records: clog transactions"
-            " shows it, and how to end it"
+            f"transaction {name!r} is still open and may contain such records: clog transactions"
+            " shows it and how to end it"
         )
     if one.killed == NONE:
         return "the cleaner's next round marks its records dead"
@@ -604,10 +604,10 @@ def pending_reason(
         due_ms = tombstones_due_ms(one, config, holds)
         if due_ms > now_ms:
             if name := _tombstone_holder(one, config, holds):
-                return f"the reader {name!r} holds its tombstones, until {_at(due_ms)} at most"
+                return f"the reader {name!r} holds its tombstones until {_at(due_ms)} at the latest"
             return (
                 f"its tombstones stay until {_at(due_ms)}, delete.retention.ms after the records"
-                " went, so that followers learn of the delete"
+                " were removed, so that followers see the delete"
             )
         return "the cleaner's next round removes its tombstones"
     if one.rewritten == NONE:
@@ -620,7 +620,7 @@ def pending_reason(
         return held or f"replaced objects stay readable until {_at(due_ms)}, file.delete.delay.ms"
     if one.swept == NONE:
         due_ms = one.rewritten_ms + SWEEP_AFTER_MS
-        return f"what was written and never committed is swept after {_at(due_ms)}"
+        return f"uncommitted files are swept after {_at(due_ms)}"
     return "the cleaner's next round writes the receipt"
 
 
@@ -653,19 +653,21 @@ def _holder(head: Head, needed: int, holds: Holds, *, due_ms: int, now_ms: int) 
             until = "" if keep.until_ms == NONE else f" until {_at(keep.until_ms)}"
             return (
                 f"the cut {keep.name!r} of {keep.home_url} keeps version {keep.version}{until};"
-                f" clog snapshot {keep.home_url} --drop {keep.name} lets go of it"
+                f" clog snapshot {keep.home_url} --drop {keep.name} releases it"
             )
     for name, pins in head.pins.items():
         if any(pin.version < needed for pin in pins):
             return (
-                f"the {name} view still shows a version from before; it is published anew, and lets"
-                f" go of that file.delete.delay.ms later; clog publish --withdraw --format {name}"
-                " takes it back"
+                f"the {name} view still shows an earlier version; it is published again, and"
+                " releases that one file.delete.delay.ms later; clog publish --withdraw --format"
+                f" {name} withdraws it"
             )
     for hold in holds.holds:
         if hold.version < needed and hold.until_ms > now_ms:
             until = _at(holds.version_ms(needed, due_ms))
-            return f"the reader {hold.name!r} holds version {hold.version}, until {until} at most"
+            return (
+                f"the reader {hold.name!r} holds version {hold.version} until {until} at the latest"
+            )
     return ""
 
 

@@ -138,7 +138,7 @@ def repair_log(root: Store, copy: Store) -> RepairReport:
     stored = _commits(store, [version for version in versions if version >= blocks.first_open])
     files = {version: commit for version, commit in stored.items() if commit is not None}
     if not files:
-        raise NotFoundError(f"there is no log at {store.url} that has a commit which can be read")
+        raise NotFoundError(f"no log with a readable commit is at {store.url}")
     broken = _Broken(store, files, blocks)
     history = broken.longest()
     ids = {version: commit.record.commit_id for version, commit in history.items()}
@@ -154,7 +154,7 @@ def repair_log(root: Store, copy: Store) -> RepairReport:
             " restore them from a back-up"
         )
     if next(iter(copy.list("")), None) is not None:
-        raise AlreadyExistsError(f"there is something at {copy.url} already; choose an empty place")
+        raise AlreadyExistsError(f"{copy.url} is not empty; choose an empty place")
     _copy(_Chosen(broken, history), store_of(copy, standing.log_id), history, blocks)
     copy.put(documents.LOG_FILE, root.get(documents.LOG_FILE))
     verified = verify_log(copy)

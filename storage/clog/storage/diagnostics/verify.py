@@ -164,7 +164,7 @@ def verify_log(
     try:
         standing = standing_log(root)
     except CorruptionError as e:
-        message = f"nobody can say which log stands here: {e}"
+        message = f"it is unknown which log is here: {e}"
         found = Finding(Check.STATE, documents.LOG_FILE, message)
         return VerifyReport(root.url, None, 0, 0, 0, 0, (found,))
     store = standing.store
@@ -331,7 +331,7 @@ def _key_findings(store: Store, manifest: Manifest, partition: int) -> Iterator[
     for found in offsets.values():
         if len(found) > 1:
             message = (
-                f"a key stands more than once below the first dirty offset {end}, at offsets"
+                f"a key occurs more than once below the first dirty offset {end}, at offsets"
                 f" {', '.join(map(str, found[:3]))}; such keys: {len(suspects)}"
             )
             yield Finding(Check.KEYS, f"partition {partition}", message)
@@ -387,8 +387,9 @@ def mask_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:
             lost, extra = np.setdiff1d(by_keys, by_masks), np.setdiff1d(by_masks, by_keys)
             if len(lost) or len(extra):
                 message = (
-                    f"its masks hide {len(lost)} records that its table has, and show {len(extra)}"
-                    f" that it has not; the first at offset {min([*lost[:1], *extra[:1]])}"
+                    f"its masks hide {len(lost)} records that its table has, and show"
+                    f" {len(extra)} that it does not have; the first at offset"
+                    f" {min([*lost[:1], *extra[:1]])}"
                 )
                 yield Finding(Check.MASKS, f"partition {p}", message)
 
@@ -420,15 +421,15 @@ def _older_findings(
     except (CorruptionError, FileNotFoundError):
         return  # Reported with the documents.
     for path in sorted(needed.keys() & files.keys()):
-        whose = f"readers of versions before {needed[path]} need"
+        users = f"readers of versions before {needed[path]} need"
         try:
             data = store.get(path, 0, files[path].size_bytes + 1)
         except FileNotFoundError:
             if find_newest(store).tip.head.oldest_readable < needed[path]:
-                yield Finding(Check.OBJECT, path, f"is not there; {whose} it")
+                yield Finding(Check.OBJECT, path, f"is missing; {users} it")
             continue
         if (why := damage(data, files[path])) is not None:
-            yield Finding(Check.OBJECT, path, f"{why}; {whose} it")
+            yield Finding(Check.OBJECT, path, f"{why}; {users} it")
 
 
 def _files_since(store: Store, commits: dict[int, Commit], oldest: int) -> dict[str, _File]:
@@ -466,9 +467,9 @@ def _view_findings(standing: StandingLog, manifest: Manifest) -> Iterator[Findin
         remedy = f"publish it, or give it up with clog publish --withdraw --format {name}"
         if mine.is_stuck(delay_ms):
             yield found(
-                f"the view keeps {mine.objects} objects of {mine.size_bytes} bytes that"
-                f" were to be deleted {mine.overdue_ms // 1000} s ago: it needs version"
-                f" {pins[0].version}; {remedy}"
+                f"the view keeps {mine.objects} objects of {mine.size_bytes} bytes whose deletion"
+                f" was due {mine.overdue_ms // 1000} s ago: it needs version {pins[0].version};"
+                f" {remedy}"
             )
         try:
             seen = view.look()
@@ -476,8 +477,8 @@ def _view_findings(standing: StandingLog, manifest: Manifest) -> Iterator[Findin
                 raise foreign_table(view, url=standing.root.url)
             if pins[-1].view > seen.newest and manifest.time_ms - pins[-1].time_ms > delay_ms:
                 yield found(
-                    f"version {pins[-1].version} and all after it are kept for version"
-                    f" {pins[-1].view} of the view, which nobody made; {remedy}"
+                    f"version {pins[-1].version} and all later ones are kept for version"
+                    f" {pins[-1].view} of the view, which was never published; {remedy}"
                 )
             if seen.log_id != standing.log_id:
                 continue  # It was removed, or belongs to the log that was here before.
@@ -488,7 +489,7 @@ def _view_findings(standing: StandingLog, manifest: Manifest) -> Iterator[Findin
         folders = (documents.DATA, documents.VIEWS)
         there = {stored.path for folder in folders for stored in standing.store.list(folder)}
         for path in sorted(named - there):
-            yield found(f"a version that may be read names {path}, which is missing")
+            yield found(f"a readable version refers to {path}, which is missing")
 
 
 def segment_findings(manifest: Manifest) -> Iterator[Finding]:
@@ -566,8 +567,8 @@ def _behind_a_gap(store: Store, commits: dict[int, Commit], newest: int) -> Iter
             continue
         if _commit_or_problem(store, version - 1)[1] is None:
             message = (
-                f"version {version - 1} before it is gone, so that {newest} is found as the"
-                " newest; restore that file, and write nothing to the log before"
+                f"the version before it, {version - 1}, is gone, so {newest} is taken for the"
+                " newest; restore that file before anything is written to the log"
             )
             yield Finding(Check.COMMIT, documents.commit_path(version), message)
 
@@ -593,13 +594,12 @@ def _commit_problems(store: Store, commits: dict[int, Commit], commit: Commit) -
     if lacks_edits(commit):
         yield (
             f"carries the edits of {len(commit.earlier)} versions before it, fewer than it"
-            " should: release 0.1.0 cannot read it; write the log anew with"
-            ' "clog verify --repair"'
+            ' should: release 0.1.0 cannot read it; rewrite the log with "clog verify --repair"'
         )
     for record in commit.earlier:
         other = commits.get(record.version)
         if other is not None and other.record != record:
-            yield f"carries another edit of version {record.version} than was committed"
+            yield f"carries an edit of version {record.version} other than the committed one"
 
 
 def _link_problem(commits: dict[int, Commit], commit: Commit) -> str | None:
@@ -607,32 +607,36 @@ def _link_problem(commits: dict[int, Commit], commit: Commit) -> str | None:
     links: list[tuple[str, int, str | None]] = []
     if commit.earlier:
         first = commit.earlier[0]
-        links.append(("what it carries goes on from", first.version - 1, first.parent))
+        links.append(("the edits that it carries follow", first.version - 1, first.parent))
     if (ref := commit.head.snapshot) is not None:
-        links.append(("its snapshot is of", ref.version, ref.commit_id))
+        links.append(("its snapshot has", ref.version, ref.commit_id))
     for what, version, named in links:
         there = commits.get(version)
         if there is not None and named not in (None, there.record.commit_id):
-            return f"{what} {named}, version {version} is {there.record.commit_id}"
+            return f"{what} {named}, but version {version} is {there.record.commit_id}"
     return None
 
 
 def _succession_problem(store: Store, before: Commit, commit: Commit) -> str | None:
     if commit.parent != before.record.commit_id:
         return (
-            f"its parent is {commit.parent}, version {before.version} is {before.record.commit_id}"
+            f"its parent is {commit.parent}, but version {before.version} is"
+            f" {before.record.commit_id}"
         )
     try:
         is_earlier = goes_back_in_time(store, before.record, commit.record)
     except (CorruptionError, FileNotFoundError):
         is_earlier = False  # Reported by the replay.
     if is_earlier:
-        return f"its time {commit.record.time_ms} lies before {before.record.time_ms}, its parent's"
+        return (
+            f"its time {commit.record.time_ms} is before that of its parent,"
+            f" {before.record.time_ms}"
+        )
     rest, kept = commit.head.partitions.ref, before.head.partitions.ref
     if rest is not None and rest != kept and rest.version != before.version:
         return (
-            f"its head refers to columns of version {rest.version}, neither those of its parent's"
-            f" head nor those of version {before.version}"
+            f"its head refers to columns of version {rest.version}, which are neither those of"
+            f" its parent's head nor those of version {before.version}"
         )
     return None
 
@@ -662,7 +666,8 @@ def _replay_findings(
             yield Finding(
                 Check.STATE,
                 where,
-                f"the edits from here lead to other {name} at version {tip.version} than opening",
+                f"replaying the edits from here gives other {name} at version {tip.version} than"
+                " opening does",
             )
 
 
@@ -713,9 +718,11 @@ def object_messages(
         used = ", ".join(f"[{c.base}, {c.next}) of partition {p}" for p, c in referring[:3])
         used += ", …" if len(referring) > 3 else ""
         if size_bytes is None or (is_read and content is None):
-            yield False, ref.path, f"is not there; it holds {used}"
+            yield False, ref.path, f"is missing; it holds {used}"
         elif size_bytes != ref.size_bytes:
-            message = f"has {size_bytes} bytes, the manifest says {ref.size_bytes}; it holds {used}"
+            message = (
+                f"has {size_bytes} bytes, but the manifest says {ref.size_bytes}; it holds {used}"
+            )
             yield True, ref.path, message
         elif content is not None:
             for message in object_problems(
@@ -762,7 +769,7 @@ def object_problems(
         yield problem
         return
     if ref.dense == (OFFSET in table.schema.names):
-        yield f"the manifest says dense={ref.dense}, its columns are {table.schema.names}"
+        yield f"the manifest says dense={ref.dense}, but its columns are {table.schema.names}"
         return
     if ref.index_bytes:
         yield from _index_problems(data, ref, table.column("key"), key_seed)
@@ -786,7 +793,7 @@ def _schema_problem(table: pa.Table, schema: LogSchema | None) -> str | None:
         if found.type != field.type and not (schema and can_read(found.type, field.type)):
             return f"its column {field.name} has type {found.type}, expected {field.type}"
         if must_have_ids and (wrong := other_ids(found, with_ids(field))):
-            return f"its columns {wrong} have other field ids than the format gives them"
+            return f"its columns {wrong} have field ids other than the format's"
     return None
 
 
@@ -803,28 +810,28 @@ def _index_problems(
     if index is None:
         return  # It has a later version, which nothing here reads.
     if index.rows != ref.rows:
-        yield f"its key index is of {index.rows} rows, not {ref.rows}"
+        yield f"its key index has {index.rows} rows, not {ref.rows}"
     for block, (start, end) in enumerate(pairwise(index.edges.tolist())):
         rows = keys.slice(start, end - start).combine_chunks()
         if missed := index.missing(block, index_hashes(rows, seed=key_seed)):
-            yield f"its key index misses {missed} keys of rows [{start}, {end})"
+            yield f"its key index lacks {missed} keys of rows [{start}, {end})"
 
 
 def _row_problems(rows: pa.Table, chunk: Chunk) -> Iterator[str]:
     if rows.num_rows != chunk.rows or not chunk.rows:
-        yield f"has {rows.num_rows} rows, the manifest says {chunk.rows}"
+        yield f"has {rows.num_rows} rows, but the manifest says {chunk.rows}"
         return
     stated = {
         "size": chunk.size_bytes,
         "first timestamp": chunk.first_timestamp_ms,
         "largest timestamp": chunk.max_timestamp_ms,
         "tombstones": chunk.tombstones,
-        "least delete horizon": chunk.horizon_min,
-        "greatest delete horizon": chunk.horizon_max,
+        "smallest delete horizon": chunk.horizon_min,
+        "largest delete horizon": chunk.horizon_max,
     }
     for name, found in _facts(rows, chunk).items():
         if found != stated[name]:
-            yield f"its {name} is {found}, the manifest says {stated[name]}"
+            yield f"its {name} is {found}, but the manifest says {stated[name]}"
     if chunk.object.dense:
         return  # Offsets follow from the base, and the segments were checked.
     offsets = to_numpy(rows.column(OFFSET))
@@ -847,8 +854,8 @@ def _facts(rows: pa.Table, chunk: Chunk) -> dict[str, int]:
         "first timestamp": int(times_ms[0]),
         "largest timestamp": int(times_ms.max()),
         "tombstones": rows.column("value").null_count,
-        "least delete horizon": int(horizons.min()) if len(horizons) else NONE,
-        "greatest delete horizon": int(horizons.max()) if len(horizons) else NONE,
+        "smallest delete horizon": int(horizons.min()) if len(horizons) else NONE,
+        "largest delete horizon": int(horizons.max()) if len(horizons) else NONE,
     }
 
 

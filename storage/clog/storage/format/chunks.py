@@ -595,7 +595,9 @@ class Work:
             return replace(c, horizon=h.horizon_ms, up_to=h.up_to) if c.horizon == NONE else None
 
         self._mark(
-            given, with_horizon, "horizons are for a chunk that is not there, or has one already"
+            given,
+            with_horizon,
+            "delete horizons are given to a chunk that does not exist or already has one",
         )
 
     def dead(self, given: Sequence[DeadMark]) -> None:
@@ -612,8 +614,8 @@ class Work:
         self._mark(
             given,
             with_dead,
-            "bitmaps of dead rows are for a chunk that is not there or not sealed, or do not fit"
-            " the one it has",
+            "bitmaps of dead rows are given to a chunk that does not exist or is not sealed, or"
+            " do not fit its present one",
         )
 
     def ends(self, given: Sequence[Ending]) -> None:
@@ -641,7 +643,8 @@ class Work:
         self._mark(
             given,
             with_mask,
-            "masks are for a chunk that is not there or not covered, or do not fit the one it has",
+            "masks are given to a chunk that does not exist or is not covered, or do not fit its"
+            " present one",
         )
 
     def cover(self, offsets: Mapping[int, int]) -> None:
@@ -650,7 +653,7 @@ class Work:
             before, end = self.covered[p], self.manifest.head.stable_offset(p)
             if offset and not before <= offset <= end:
                 raise CorruptionError(
-                    f"partition {p}: masks cover offsets up to {offset}, which lies outside of"
+                    f"partition {p}: masks cover offsets up to {offset}, which is outside"
                     f" [{before}, {end}]"
                 )
             self.covered[p] = offset
@@ -714,7 +717,7 @@ class Work:
         if tuple(c.identity for c in inside) != r.sources or reaching_in != len(inside):
             raise CorruptionError(
                 f"partition {r.partition}: a replacement of [{r.base}, {r.next}) does not name"
-                f" exactly the {len(inside)} chunks that are there"
+                f" exactly the {len(inside)} chunks in it"
             )
         _check_tiling(r, touched)
         if last == len(segments) - 1:
@@ -783,8 +786,8 @@ def _check_tiling(r: Replacement, touched: tuple[Segment, ...]) -> None:
     edges = [r.base, *(offset for c in r.chunks for offset in (c.base, c.next)), r.next]
     if r.base >= r.next or edges != sorted(edges):
         raise CorruptionError(
-            f"partition {r.partition}: chunks of a replacement do not lie in order in"
-            f" [{r.base}, {r.next})"
+            f"partition {r.partition}: chunks of a replacement are not in order within [{r.base},"
+            f" {r.next})"
         )
     if r.segments is None:
         return
@@ -806,7 +809,7 @@ def _check_kept(r: Replacement, inside: list[Chunk]) -> None:
     if before != after:
         raise CorruptionError(
             f"partition {r.partition}: a replacement in the active segment has {after[0]} records"
-            f" of {after[1]} bytes, it takes away {before[0]} of {before[1]}"
+            f" of {after[1]} bytes, but removes {before[0]} of {before[1]}"
         )
 
 
@@ -825,8 +828,8 @@ def _with_marks(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
         old = marked.get(c.identity)
         if (old is None and c.object.path in objects) or (old is not None and old.rows != c.rows):
             raise CorruptionError(
-                f"partition {r.partition}: a replacement refers to a part of {c.object.path},"
-                " which has dead rows, or was aborted"
+                f"partition {r.partition}: a replacement refers to part of {c.object.path}, which"
+                " has dead rows or was aborted"
             )
         marks = (None, None) if old is None else (old.dead, old.outcome)
         same = before.get(c.identity)

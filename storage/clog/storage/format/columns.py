@@ -251,8 +251,8 @@ class Rows(dict[int, list[int]]):
         for p, offset in offsets.items():
             if offset <= self[p][END]:
                 raise CorruptionError(
-                    f"partition {p}: offset {offset} is reached, but the end offset is"
-                    f" {self[p][END]} already"
+                    f"partition {p}: offset {offset} is reached, but the end offset is already"
+                    f" {self[p][END]}"
                 )
             self[p][END] = offset
 
@@ -390,7 +390,7 @@ def columns_from_json(value: dict[str, Any], count: int) -> PartitionColumns:
         return PartitionColumns(rest=_array_of(value, count))
     named = [whole(p) for p in value["p"]]
     if named != sorted(set(named)) or not all(0 <= p < count for p in named):
-        raise ValueError(f"rows of partitions that are not in order, or not among {count}")
+        raise ValueError(f"rows of partitions that are out of order, or not among {count}")
     rows = map(tuple, _array_of(value, len(named)).T.tolist())
     return PartitionColumns(dict(zip(named, rows, strict=True)), None, _REF.read(value["rest"]))
 
@@ -404,7 +404,7 @@ def _array_of(value: dict[str, Any], count: int) -> _Array:
     if any(type(column) is not list or len(column) != count for column in columns):
         raise ValueError(f"columns that do not have {count} partitions")
     if set(map(type, chain(*columns))) - {int}:
-        raise TypeError("columns of other than integers")
+        raise TypeError("columns that are not integers")
     try:
         array = np.array(columns, np.int64)
     except OverflowError as e:
@@ -425,8 +425,8 @@ def _read_columns(store: Store, ref: ColumnsRef, count: int) -> _Array:
         version, array = whole(body["version"]), _array_of(body["partitions"], count)
     if (version, _columns_checksum(array)) != (ref.version, ref.checksum):
         raise CorruptionError(
-            f"{where} has the columns of version {version}, and is not what the head refers to,"
-            f" those of version {ref.version}"
+            f"{where} has the columns of version {version}, but the head refers to those of"
+            f" version {ref.version}"
         )
     return array
 

@@ -428,7 +428,7 @@ def _set(name: str) -> Callable[[_Next, Any], None]:
 
 _UNDECIDED = (UNDECIDED_RECORDS, "undecided records")
 _MASKS = (SUPERSEDED_ROWS, "masks")
-_CUTS = (NAMED_CUTS, "what named cuts need")
+_CUTS = (NAMED_CUTS, "kept versions of named cuts")
 _GIVEN = (GIVEN_OFFSETS, "given offsets")
 _TRUE = checked(FLAG, lambda flag: flag, "it is true, or absent")
 _CLEANS = {"names": True, "changes": True, "rewrites": _partitions_of}
@@ -760,7 +760,7 @@ def encode_commit(commit: Commit) -> bytes:
         raise CorruptionError(
             f"version {commit.version}, whose snapshot is {commit.head.snapshot}, would carry the"
             f" edits of versions {[record.version for record in commit.earlier]}, which readers"
-            " cannot use; it was not made; open the log anew"
+            " cannot use; it was not committed; open the log again"
         )
     carried_after = commit.earlier[0].parent if commit.earlier else None
     body = {

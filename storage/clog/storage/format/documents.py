@@ -339,7 +339,7 @@ def columns(of: type, *, only: Sequence[str] = (), made: Callable[..., Any] | No
         ]
         there = [column for column in lists if column is not MISSING]
         if set(map(type, there)) - {list}:
-            raise TypeError(f"columns that are no lists, among {', '.join(f.name for f in steps)}")
+            raise TypeError(f"columns that are not lists, among {', '.join(f.name for f in steps)}")
         count = len(there[0])
         if any(len(column) != count for column in there):
             raise ValueError(f"columns of different lengths: {[*map(len, there)]}")
@@ -461,7 +461,7 @@ def whole(value: Any) -> int:
 
 def _natural(value: Any) -> int:
     if whole(value) < 0:
-        raise ValueError(f"{value}, where no number is below 0")
+        raise ValueError(f"{value}, where numbers are 0 or above")
     return int(value)
 
 

@@ -143,30 +143,32 @@ FEATURES = {
         ),
         Feature(
             *(TRANSACTIONS, "11.1", _WRITERS),
-            "ids under which one holder commits; a log gets it when the first id is taken up",
+            "ids under which only one holder can commit; a log gets it when the first id is"
+            " claimed",
         ),
         Feature(
             *(UNDECIDED_RECORDS, "11.2", _READERS),
-            "records that are undecided for a time, and markers",
+            "records that stay undecided for a time, and markers that decide them",
         ),
         Feature(
             *(TYPED_COLUMNS, "12", _READERS),
-            "keys and values as columns of Arrow types",
+            "keys and values as typed (Arrow) columns",
             at_creation=True,
         ),
         Feature(
             *(SUPERSEDED_ROWS, "13", _WRITERS),
-            "bitmaps of the rows that no table shows: tables without comparing keys",
+            "bitmaps of superseded rows, which let tables be read without comparing keys",
         ),
         Feature(
-            *(PUBLICATIONS, "14", _WRITERS), "versions that published views of the table still need"
+            *(PUBLICATIONS, "14", _WRITERS),
+            "versions are kept while published views of the table need them",
         ),
         Feature(
             *(ORDER_VALUES, "15", _READERS), "the record with the highest timestamp or header wins"
         ),
         Feature(
             *(GIVEN_OFFSETS, "16", _READERS),
-            "appends that name their offsets, as a mirror of a topic needs",
+            "appends that give their offsets, as a mirror of a topic needs",
             at_creation=True,
         ),
         Feature(
@@ -176,29 +178,30 @@ FEATURES = {
         ),
         Feature(
             *(READER_HOLDS, "18", _WRITERS),
-            "named readers that hold back tombstones and versions for a time",
+            "named readers that can keep tombstones and versions for a time",
         ),
         Feature(
             *(TYPED_KEYS, "12.3", _READERS),
-            "keys that are dates, decimals or truth values, or have such fields",
+            "keys that are dates, decimals or booleans, or have such fields",
             at_creation=True,
         ),
         Feature(
             *(ROW_TEXTS, "19", _WRITERS),
-            "by which rules upsert makes texts of rows; a log of bytes gets it with its first rows",
+            "the rules by which upsert encodes rows as text; a log of bytes gets it with its"
+            " first rows",
         ),
         Feature(
             *(FOREIGN_POSITIONS, "11.4", _WRITERS),
-            "positions in what is no log; a log gets it with the first of them",
+            "positions in sources other than logs; a log gets it with the first of them",
         ),
         Feature(
             *(NAMED_CUTS, "20", _WRITERS),
-            "versions of several logs that belong together, by name; a log gets it as home of the"
-            " first transaction over several logs, or with the first cut",
+            "named cuts: versions of several logs that belong together; a log gets it as home of"
+            " the first transaction over several logs, or with the first cut",
         ),
         Feature(
             *(PROPOSALS, "21", _WRITERS),
-            "who commits takes along what others propose: any number of writers",
+            "a committing writer includes what others propose, for any number of writers",
         ),
     )
 }
@@ -293,7 +296,7 @@ def schema_problem(schema: LogSchema) -> str | None:
     if (schema.value.name, schema.value.id) != ("value", VALUE_ID):
         return "the value's field is not 'value' with id 2"
     if schema.value.required:
-        return "the value is NOT NULL, but a null value is what deletes a key"
+        return "the value is NOT NULL, but deleting a key takes a null value"
     inside = sorted(set(ids) - {KEY_ID, VALUE_ID})
     if len(set(ids)) < len(ids) or (inside and not FIRST_ID <= inside[0] <= inside[-1]):
         return f"field ids that are not unique, or below {FIRST_ID}"
@@ -336,17 +339,20 @@ def key_columns_problem(schema: LogSchema | None, names: Sequence[str]) -> str |
         return None
     said = f"table.key.columns={','.join(names)} is refused:"
     if schema is None:
-        return f"{said} it is for typed logs, and this one has no schema"
+        return f"{said} it is only for typed logs, and this log has no schema"
     if schema.value.kind != STRUCT:
-        return f"{said} value is {schema.value.kind}, and only a struct's fields are columns"
+        return (
+            f"{said} the value is {schema.value.kind}, and only the fields of a struct become"
+            " columns"
+        )
     inner = [field.name for field in schema.key.fields]
     if inner and inner != list(names):
         return f"{said} the key is a struct with the fields {','.join(inner)}; name these"
     if not inner and len(names) > 1:
-        return f"{said} the key is {schema.key.kind}, which is one column"
+        return f"{said} the key is {schema.key.kind}, which is a single column"
     fields = {field.name.lower() for field in schema.value.fields}
     if both := [name for name in names if name.lower() in fields]:
-        return f"{said} the value has a field {both[0]!r}, too; whatever their case, names differ"
+        return f"{said} the value also has a field {both[0]!r}; names must differ, ignoring case"
     return None
 
 
@@ -377,8 +383,8 @@ def _field_problem(path: str, field: SchemaField) -> str | None:
         return f"{path} has type {field.kind}; a decimal has up to {DECIMAL_DIGITS_MAX} digits"
     if field.kind.startswith("fixed") and numbers[0] > FIXED_BYTES_MAX:
         return (
-            f"{path} has type {field.kind}, which takes that many bytes for each row, null or not;"
-            f" up to {FIXED_BYTES_MAX} are allowed, use binary"
+            f"{path} has type {field.kind}, which takes that many bytes per row, even for null;"
+            f" at most {FIXED_BYTES_MAX} are allowed; use binary"
         )
     names = [inner.name for inner in field.fields]
     given = NESTED.get(field.kind, ())

@@ -412,9 +412,9 @@ def named_snapshot(store: Store, version: int, commit_id: str) -> SnapshotRef:
 def mixed_histories(url: str, what: str) -> CorruptionError:
     """Makes the error for a file that does not belong to the history of the newest version."""
     return CorruptionError(
-        f"{what} of {url} is not of the history of its newest version: files of two copies of the"
-        " log were mixed, or it was restored while somebody had it open and wrote to it; restore"
-        ' one of them whole, or write what is sound into a copy with "clog verify --repair"'
+        f"{what} of {url} does not belong to the history of its newest version: files of two"
+        " copies of the log were mixed, or it was restored while a writer had it open; restore"
+        ' one copy completely, or recover what is sound into a copy with "clog verify --repair"'
     )
 
 
@@ -493,7 +493,7 @@ def _read_page(store: Store, page: SegmentPage) -> dict[int, tuple[Segment, ...]
     body = documents.get(store, "page", page.path, page.size_bytes)
     with reading(where):
         if body.get("undecided"):
-            raise ValueError("it holds a chunk that is undecided")
+            raise ValueError("it holds an undecided chunk")
         found = _segments_from_json(body)
     out = {}
     for p, (base, end) in page.ranges.items():
@@ -532,7 +532,7 @@ def _snapshot_from_json(body: dict[str, Any], where: str) -> Manifest:
         raise CorruptionError(f"{where} does not hold the {count} partitions of the log")
     if len(value.get("covered", ())) not in (0, count):
         raise CorruptionError(
-            f"{where} does not say of {count} partitions how far they are covered"
+            f"{where} does not say how far each of the {count} partitions is covered"
         )
     found: Manifest = _MANIFEST.read(
         value,
@@ -585,7 +585,7 @@ def _check_places(
     for (base, end), (after, _) in pairwise(ranges):
         if not base < end == after:
             raise ValueError(
-                f"pages of partition {partition} have [{base}, {end}), and go on at {after}"
+                f"pages of partition {partition} have [{base}, {end}), and continue at {after}"
             )
     _check_follow(mine, partition)
 

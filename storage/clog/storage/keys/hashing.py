@@ -179,7 +179,7 @@ def _number_bytes(data: NDArray[Any], keys: pa.Array) -> pa.Array:
     rows, width = len(data), data.dtype.itemsize
     ends = np.arange(0, width * rows + 1, width, dtype=np.int64)
     if ends[-1] > BYTES_MAX:
-        raise InvalidInputError(f"{rows} keys at once are too many; hand them over in parts")
+        raise InvalidInputError(f"{rows} keys are too many for one call; pass them in several")
     nulls = None
     if keys.null_count:
         # A null has no bytes, as in any binary array.

@@ -209,7 +209,7 @@ def decode(data: bytes | memoryview) -> KeyIndex | None:
     if len(view) <= SUM_BYTES:
         raise DamagedIndexError(f"its key index has {len(view)} bytes")
     if xxhash.xxh3_128_digest(view[SUM_BYTES:]) != bytes(view[:SUM_BYTES]):
-        raise DamagedIndexError("the xxh3_128 of its key index is not the one stored before it")
+        raise DamagedIndexError("the xxh3_128 of its key index does not match the stored one")
     if view[SUM_BYTES] != VERSION:
         return None
     try:

@@ -577,7 +577,7 @@ class Reader:
         """Checks a number of bytes, or of elements, each of which takes at least one byte."""
         left = len(self._data) - self.at
         if count > left:
-            raise ThriftError(f"{count} bytes or elements do not fit the {left} bytes there are")
+            raise ThriftError(f"{count} bytes or elements do not fit into the {left} bytes left")
         return count
 
     def _byte(self) -> int:
@@ -720,7 +720,7 @@ def _read_parts(footer: bytes, rows: int, pages_end: int, *, typed: bool) -> tup
         else:
             _check_lists(found, _FILE_LISTS)
     if reader.at != length:
-        raise FooterError(f"{length - reader.at} bytes come after it")
+        raise FooterError(f"it is followed by {length - reader.at} more bytes")
     grouped = sum(group.rows for group in groups)
     if not leaves or not counted == grouped == rows:
         raise FooterError(f"it counts {counted} rows, its row groups {grouped}, expected {rows}")
@@ -737,7 +737,7 @@ def _leaves_of(elements: list[Struct], *, typed: bool) -> list[_Leaf]:
     depth_max = TYPED_DEPTH_MAX if typed else SCHEMA_DEPTH_MAX
     _add_children(rest, next(rest, {}), (), leaves, repeats=False, depth_max=depth_max)
     if next(rest, None) is not None:
-        raise FooterError("its schema has elements that are in no tree")
+        raise FooterError("its schema has elements outside its tree")
     names = {leaf.path[0] for leaf in leaves}
     if missing := {"key", "value", "timestamp"} - names:
         raise FooterError(f"its columns are {sorted(names)}, expected {sorted(missing)} too")
@@ -855,7 +855,7 @@ def _place(column: Struct, leaf: _Leaf, pages_end: int) -> tuple[int, int]:
     length, unpacked = _integer(column, 7, I64, "length"), _integer(column, 6, I64, "true length")
     if start < len(MAGIC) or length < 0 or unpacked < 0 or start + length > pages_end:
         raise FooterError(
-            f"column {leaf.path} lies in {length} bytes from {start} on, of {pages_end}"
+            f"column {leaf.path} has {length} bytes from {start} on, but pages end at {pages_end}"
         )
     return start, start + length
 
@@ -887,7 +887,7 @@ def _integer(struct: Struct, field: int, kind: int, what: str) -> int:
     """Returns a required integer of 32 or 64 bits."""
     found, value = struct.get(field, (0, None))
     if found != kind or (kind == I32 and not -(1 << 31) <= value < 1 << 31):
-        raise FooterError(f"its {what} is missing, or no such number")
+        raise FooterError(f"its {what} is missing or not such a number")
     number: int = value
     return number
 

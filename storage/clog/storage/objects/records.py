@@ -140,8 +140,8 @@ def _from_pandas(frame: Any) -> pa.Table:
         last = str(e.args[-1]) if e.args else ""
         where = f" ({last})" if last.startswith(("Conversion failed", "Duplicate column")) else ""
     raise InvalidInputError(
-        f"the pandas DataFrame has no form in Arrow{where}; keys and values must be str, bytes or"
-        " missing, headers lists of dicts with key and value"
+        f"the pandas DataFrame cannot be converted to Arrow{where}; keys and values must be str,"
+        " bytes or missing, headers lists of dicts with key and value"
     )
 
 
@@ -507,8 +507,8 @@ def _check_headers(headers: pa.Array) -> None:
     without = pairs.null_count or pairs.field("key").null_count
     if without:
         raise InvalidInputError(
-            f"{without} of {len(pairs)} headers are null or have a null key; a header has a key,"
-            " its value may be null: filter the others out"
+            f"{without} of {len(pairs)} headers are null or have a null key; a header needs a"
+            " key, only its value may be null; filter these out"
         )
 
 

@@ -445,7 +445,7 @@ class Rows:
             self.offsets = self.ordered(int64_of(records.column(OFFSET)))
             steps = np.diff(self.offsets)
             steps[self.starts[1:] - 1] = 1
-            assert (steps > 0).all(), "offsets that come with records must rise"
+            assert (steps > 0).all(), "given offsets must increase"
             self.dense = bool((steps == 1).all())
 
     @property

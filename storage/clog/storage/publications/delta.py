@@ -184,7 +184,7 @@ def read_table(root: Store, listing: Listing, known: DeltaTable | None = None) -
     except FileNotFoundError as e:
         raise CorruptionError(
             f"version {newest} of the Delta table at {root.url} needs {e.filename or e}, which is"
-            " missing; delete _delta_log to have it published anew"
+            " missing; delete _delta_log, and clog publishes it again"
         ) from e
 
 
@@ -333,8 +333,8 @@ def _type(field: SchemaField, path: str, url: str) -> Any:
     if (word := word_for("delta", field.kind)) is not None:
         return word
     raise InvalidInputError(
-        f"{path} of {url} is {field.kind}, which Delta has no type for; the log cannot be published"
-        " as Delta; nothing was changed"
+        f"{path} of {url} is {field.kind}, for which Delta has no type; the log cannot be"
+        " published as Delta; nothing was changed"
     )
 
 
@@ -350,8 +350,8 @@ def _check_names(fields: Iterable[SchemaField], path: str, url: str) -> None:
         other = seen.setdefault(one.name.lower(), one.name)
         if other != one.name:
             raise InvalidInputError(
-                f"{path} of {url} has fields {other!r} and {one.name!r}, which are one for Delta;"
-                " the log cannot be published as Delta; nothing was changed"
+                f"{path} of {url} has fields {other!r} and {one.name!r}, which Delta does not"
+                " distinguish; the log cannot be published as Delta; nothing was changed"
             )
 
 

@@ -282,7 +282,7 @@ def _type(field: SchemaField, path: str, url: str) -> Any:
     if (word := word_for("iceberg", field.kind)) is not None:
         return word
     raise InvalidInputError(
-        f"{path} of {url} is {field.kind}, which Iceberg has no type for; the log cannot be"
+        f"{path} of {url} is {field.kind}, for which Iceberg has no type; the log cannot be"
         " published as Iceberg; nothing was changed"
     )
 
@@ -481,7 +481,7 @@ class IcebergView:
         try:
             return [*_avro().reader(io.BytesIO(data))]
         except (ValueError, EOFError, TypeError, IndexError) as e:
-            raise CorruptionError(f"{path} of {self.root.url} is no Avro file: {e}") from e
+            raise CorruptionError(f"{path} of {self.root.url} is not an Avro file: {e}") from e
 
     def _read(self, version: int) -> Metadata:
         path = f"metadata/v{version}.metadata.json"

@@ -1,5 +1,5 @@
-"""Publishes the log's table as a view (COMMIT.md §10), with the pins that it needs (FORMAT.md §14),
-and finds the files of views at a root.
+"""Publishes the log's table as a view (S63, COMMIT.md §10), with its pins (FORMAT.md §14), and
+finds the files of views at a root.
 
 U1. Look at the view, whose newest version is n − 1, then find which rows the table shows, at the
     newest version V of the log, and write the files that version n of the view will name. Anything
@@ -228,8 +228,8 @@ def view_of(standing: StandingLog, name: str) -> View[Any, Any]:
 def foreign_table(view: View[Any, Any], *, url: str) -> InvalidInputError:
     """Returns the error for a table that clog did not write."""
     return InvalidInputError(
-        f"there is {view.row.title} at {url} that clog did not write; nothing was changed;"
-        " a log cannot be published where another table stands"
+        f"{view.row.title} that clog did not write is at {url}; nothing was changed; publish the"
+        " log where there is no other table"
     )
 
 
@@ -238,9 +238,9 @@ def check_publishable(name: str, schema: LogSchema | None, config: LogConfig, *,
     VIEWS[name].check_type(schema, url=url)
     if config.log_append_time:
         raise InvalidInputError(
-            f"message.timestamp.type=LogAppendTime of {url} gives records the time of their commit"
-            " as timestamp, which their objects do not say; set it to CreateTime, and let a pass of"
-            " the cleaner rewrite them before the log is published; nothing was changed"
+            f"message.timestamp.type=LogAppendTime of {url} gives records the time of their"
+            " commit as timestamp, and data objects do not contain it; set it to CreateTime, and"
+            " let the cleaner rewrite the log before it is published; nothing was changed"
         )
 
 
@@ -333,9 +333,9 @@ class Publications(Shared):
                 return WithdrawResult(None, withdrawn=False, is_kept=False, given_up=True)
             if isinstance(e, StoreRefusedError):
                 raise StoreRefusedError(
-                    f"the {name} view of {self._handle.standing.root.url} cannot be withdrawn: {e};"
-                    " grant the right, or give the view up with force=True (clog publish"
-                    " --withdraw --force)",
+                    f"the {name} view of {self._handle.standing.root.url} cannot be withdrawn:"
+                    f" {e}; grant the permission, or abandon the view with force=True (clog"
+                    " publish --withdraw --force)",
                     certain=e.certain,
                 ) from e
             raise
@@ -453,8 +453,8 @@ class Publications(Shared):
             root.put(path, b"")
         except StoreRefusedError as e:
             raise StoreRefusedError(
-                f"{root.url} cannot be published as {row.name}: its folder {row.folder} cannot"
-                f" be written ({e}); nothing was changed; grant the right (docs/permissions.md)",
+                f"{root.url} cannot be published as {row.name}: its folder {row.folder} cannot be"
+                f" written ({e}); nothing was changed; grant the permission (docs/permissions.md)",
                 certain=e.certain,
             ) from e
         with suppress(StoreRefusedError):  # Nobody reads it.
@@ -470,7 +470,7 @@ class Publications(Shared):
             left: tuple[Pin, ...], tip: Commit, delay_ms: int, time_ms: int
         ) -> tuple[Pin, ...]:
             if kept is not None and kept.cut_id not in tip.head.kept:
-                raise VersionExpiredError(f"{url} keeps nothing for this cut any more")
+                raise VersionExpiredError(f"{url} no longer keeps a version for this cut")
             if version is None:
                 return left
             if version < tip.head.oldest_readable:
@@ -551,7 +551,7 @@ def _showing(seen: Seen, asked: Source, tip: Commit, *, url: str) -> int | None:
         return seen.newest
     if shown.version > asked.version:
         raise VersionExpiredError(
-            f"a view of {url} shows version {shown.version} already, and not {asked.version}"
+            f"a view of {url} already shows version {shown.version}, not {asked.version}"
         )
     return None
 
@@ -576,8 +576,8 @@ def is_current(shown: Source, tip: Commit) -> bool:
 
 def _raced(view: View[Any, Any], *, url: str) -> CommitConflictError:
     return CommitConflictError(
-        f"{RACES_MAX} publications of {url} as {view.row.name} by others came first; let one"
-        " process publish"
+        f"{RACES_MAX} publications of {url} as {view.row.name} by other processes came first; let"
+        " only one process publish"
     )
 
 

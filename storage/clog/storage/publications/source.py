@@ -182,8 +182,9 @@ def reads_view(read: Callable[Concatenate[_V, _P], _T]) -> Callable[Concatenate[
                 raise
             view: Any = self
             raise CorruptionError(
-                f"{view.row.title} at {view.root.url} has metadata that no publication wrote"
-                f" ({type(e).__name__}); delete {view.row.folder[:-1]} to have it published anew"
+                f"{view.row.title} at {view.root.url} has metadata that clog did not write"
+                f" ({type(e).__name__}); delete {view.row.folder[:-1]}, and clog publishes it"
+                " again"
             ) from e
 
     return reading_it
@@ -243,9 +244,9 @@ def check_times(manifest: Manifest, *, url: str) -> None:
     if overridden:
         raise InvalidInputError(
             f"{overridden} chunks of {url} have the time of their commit as timestamp"
-            " (message.timestamp.type=LogAppendTime), which their objects do not say; set it to"
-            " CreateTime, and let a pass of the cleaner rewrite them before the log is published;"
-            " nothing was changed"
+            " (message.timestamp.type=LogAppendTime), and data objects do not contain it; set it"
+            " to CreateTime, and let the cleaner rewrite the log before it is published; nothing"
+            " was changed"
         )
 
 
@@ -341,10 +342,10 @@ def view_masks(store: Store, manifest: Manifest, starts: Sequence[int]) -> Itera
         yield _all_hidden(objects[path])
     masks: dict[str, ViewMask] = {}
     for plan in plans:
-        told = [not plan.dirty and _is_told_by_mask(piece) for piece in _pieces(plan)]
-        asked = tuple(p for p, by_mask in zip(plan.clean, told, strict=False) if not by_mask)
+        by_masks = [not plan.dirty and _is_known_by_mask(piece) for piece in _pieces(plan)]
+        asked = tuple(p for p, by_mask in zip(plan.clean, by_masks, strict=False) if not by_mask)
         shown = _shown_offsets(store, replace(plan, clean=asked))
-        for piece, by_mask in zip(_pieces(plan), told, strict=True):
+        for piece, by_mask in zip(_pieces(plan), by_masks, strict=True):
             path = piece.object.path
             mask = masks.setdefault(path, _all_hidden(piece.object))
             if by_mask:
@@ -379,7 +380,7 @@ def read_masks(store: Store, manifest: Manifest, pieces: Sequence[ReadPiece]) ->
         yield mask
 
 
-def _is_told_by_mask(piece: ReadPiece) -> bool:
+def _is_known_by_mask(piece: ReadPiece) -> bool:
     """Returns whether a piece has a mask, and is known to be cut to its rows."""
     return piece.is_masked and (piece.object.dense or piece.start == piece.base)
 

@@ -111,7 +111,7 @@ class RowFilter:
         shown = shown or Shown(read_schema(schema, names), names)
         pairs = zip(names, shown.paths, strict=True)
         leaves = [leaf for name, path in pairs for leaf in _leaves(name, path, shown.schema)]
-        leaves = [leaf for leaf in leaves if _tells_all(expression, shown.schema, leaf)]
+        leaves = [leaf for leaf in leaves if _covers_all(expression, shown.schema, leaf)]
         by_key, wanted = (
             Pruned(expression, shown.schema, tuple(leaf for leaf in leaves if leaf.top in tops))
             for tops in (("key",), RECORD_COLUMNS)
@@ -213,7 +213,7 @@ def _expression(given: object, schemas: Sequence[pa.Schema]) -> Any:
     """Returns a user's filter as an expression."""
     if isinstance(given, pc.Expression):
         if "FieldPath(" in str(given):
-            raise InvalidInputError("the filter counts columns; name them")
+            raise InvalidInputError("the filter refers to columns by number; name them")
         return given
     import pyarrow.parquet as pq
 
@@ -230,8 +230,8 @@ def _expression(given: object, schemas: Sequence[pa.Schema]) -> Any:
         return pq.filters_to_expression([[named(*some) for some in all_of] for all_of in either])
     except (TypeError, ValueError) as e:
         raise InvalidInputError(
-            "a filter is an expression of pyarrow.compute, as pc.field('price') > 3, or a list of"
-            f" tuples, as [('price', '>', 3)]: {e}"
+            "a filter must be an expression of pyarrow.compute, such as pc.field('price') > 3, or"
+            f" a list of tuples, such as [('price', '>', 3)]: {e}"
         ) from e
 
 
@@ -266,7 +266,7 @@ def _problem(expression: Any, schema: pa.Schema) -> str | None:
     return None if _types.is_boolean(kind) else f"it is of type {kind}, not bool"
 
 
-def _tells_all(expression: Any, schema: pa.Schema, leaf: Leaf) -> bool:
+def _covers_all(expression: Any, schema: pa.Schema, leaf: Leaf) -> bool:
     """Returns whether statistics say everything that matters about a column's values."""
     if not _types.is_floating(leaf.type):
         return True

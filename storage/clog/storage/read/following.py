@@ -4,9 +4,9 @@ A *source* is one log, and the next offset to read in each of its partitions. It
 the current end and, once that was read, planned anew: at the version of that time, and after any
 gap that the last records left. A request for the next batch means that the previous one is done,
 and only then is the position noted: a batch that was in work when the process died, or when the
-loop was left, comes again. If the store fails, reads are retried at growing intervals; a version
-that expired while it was read is planned anew from the last batch on: the records that the cleaner
-removed since then have later ones.
+loop was left, comes again: none is missed (S2). If the store fails, reads are retried at growing
+intervals; a version that expired while it was read is planned anew from the last batch on: the
+records that the cleaner removed since then have later ones.
 """
 
 import logging
@@ -75,7 +75,7 @@ class Followed:
     ) -> None:
         self.clock = handle.clock
         self._handle = handle
-        self._at, self._told = dict(offsets), dict(offsets)
+        self._at, self._reported = dict(offsets), dict(offsets)
         self._read = read
         self._reader = reader
         self._reading: Batches = iter(())
@@ -108,14 +108,14 @@ class Followed:
         """Notes the last returned batch as done."""
         if self._given:
             self._at |= self._given
-            self._told |= self._given
+            self._reported |= self._given
             if self._reader is not None:
                 self._reader.commit(self._given)
             self._given = {}
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Notes the position at the current version, so that a waiting reader is not forgotten."""
-        self._told = dict(self._at)
+        self._reported = dict(self._at)
         if self._reader is not None:
             tip = self._handle.tip
             self._reader.commit_at(self._at, tip.version, tip.record.commit_id)
@@ -143,8 +143,8 @@ class Followed:
         ranges = {p: (self._at[p], end) for p, end in self._ends.items() if self._at[p] < end}
         if ranges:
             self._reading = self._read(self._handle, self._handle.manifest(), ranges)
-        elif self._at != self._told:
-            self.tell()
+        elif self._at != self._reported:
+            self.report()
         return bool(ranges)
 
 
@@ -172,7 +172,9 @@ class Following(Generic[_T]):
     ) -> None:
         """Follows these, and yields what ``given`` returns for a source's number and a batch."""
         if poll_ms is not None and (type(poll_ms) is not int or poll_ms < 1):
-            raise InvalidInputError(f"poll_ms={poll_ms!r} is not a number of ms from 1 on, or None")
+            raise InvalidInputError(
+                f"poll_ms={poll_ms!r} is neither None nor a number of ms, 1 or more"
+            )
         self._sources = sources
         self._given = given
         self._poll_ms = poll_ms
@@ -216,7 +218,7 @@ class Following(Generic[_T]):
                     if self._poll_ms is None:
                         return
                     for source in self._sources:
-                        source.tell()
+                        source.report()
                     self._wait(self._poll_ms)
             for source in self._sources:
                 source.done()

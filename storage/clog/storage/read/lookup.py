@@ -155,9 +155,11 @@ def _bytes_of(given: list[Any], kind: pa.DataType) -> list[bytes]:
     try:
         made = key_bytes(made_of_python(given, kind, "key"))
     except UnfitError as e:
-        raise InvalidInputError(f"key {e.at} of those asked for {e.what}") from None
+        raise InvalidInputError(f"requested key {e.at} {e.what}") from None
     if made.null_count:
-        raise InvalidInputError("a key that is asked for is None; records without a key have none")
+        raise InvalidInputError(
+            "a requested key is None; records without a key cannot be looked up"
+        )
     listed: list[bytes] = made.to_pylist()
     return listed
 
@@ -179,8 +181,8 @@ def asked_prefix(prefix: Any, schema: LogSchema | None) -> bytes:
         (found,) = _bytes_of([_with_names(prefix, first)], first)
         return found
     raise InvalidInputError(
-        f"a prefix of type {type(prefix).__name__} is asked for, but keys are of type {kind};"
-        " prefixes are of text and bytes, and of structs the first fields, as a tuple"
+        f"a prefix of type {type(prefix).__name__} was requested, but keys have type {kind};"
+        " prefixes exist for text and bytes, and for structs, as a tuple of their first fields"
     )
 
 
@@ -190,14 +192,14 @@ def bytes_of(key: Any) -> bytes:
         return bytes(key)
     if not isinstance(key, str):
         raise InvalidInputError(
-            f"a key of type {type(key).__name__} is asked for; it must be bytes or str"
+            f"a requested key has type {type(key).__name__}; it must be bytes or str"
         )
     try:
         return key.encode()
     except UnicodeEncodeError as e:
         raise InvalidInputError(
-            "a key that is asked for is not valid text: a lone surrogate at character"
-            f" {e.start}; pass binary data as bytes"
+            f"a requested key is not valid text: a lone surrogate at character {e.start}; pass"
+            " binary data as bytes"
         ) from None
 
 
@@ -207,8 +209,8 @@ def answered(column: pa.Array) -> list[Any]:
         found: list[Any] = column.to_pylist()
     except OverflowError:
         raise InvalidInputError(
-            "a time that is asked for is before the year 1 or after the year 9999, which Python has"
-            " no value for; read it as Arrow's, with to_arrow()"
+            "a requested time is before the year 1 or after the year 9999, which Python cannot"
+            " represent; read it in Arrow form, with to_arrow()"
         ) from None
     return found
 
@@ -224,5 +226,5 @@ def _with_names(key: Any, kind: pa.DataType) -> Any:
         return key
     if len(key) != kind.num_fields:
         names = [field.name for field in kind]
-        raise InvalidInputError(f"a key of {len(key)} fields is asked for; the log's has {names}")
+        raise InvalidInputError(f"a requested key has {len(key)} fields; the log's has {names}")
     return {f.name: _with_names(part, f.type) for f, part in zip(kind, key, strict=True)}

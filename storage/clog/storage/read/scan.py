@@ -719,7 +719,7 @@ def _decoded(store: Store, obj: ObjectRef, data: bytes | memoryview) -> KeyIndex
     except DamagedIndexError as e:
         raise _damaged(store, obj, str(e)) from e
     if index is not None and index.rows != obj.rows:
-        raise _damaged(store, obj, f"its key index is of {index.rows} rows, expected {obj.rows}")
+        raise _damaged(store, obj, f"its key index has {index.rows} rows, expected {obj.rows}")
     return index
 
 
@@ -773,7 +773,7 @@ def partitions_named(head: Head, partition: int | None, *, url: str) -> tuple[in
     if partition is None:
         return tuple(range(count))
     if isinstance(partition, Mapping):
-        raise InvalidInputError("partition is a number; offsets by partition are start=…")
+        raise InvalidInputError("partition must be a number; give offsets by partition as start=…")
     if type(partition) is not int or not 0 <= partition < count:
         raise InvalidInputError(
             f"partition {partition!r} does not exist in {url}; it has partitions 0 to {count - 1}"
@@ -824,8 +824,8 @@ def check_start(head: Head, partition: int, offset: int, *, url: str) -> None:
             f"below the log start offset {low}" if offset < low else f"beyond the end offset {high}"
         )
         raise OffsetOutOfRangeError(
-            f"offset {offset} of partition {partition} is {side} of {url};"
-            f' start at "earliest" ({low}), or anywhere in [{low}, {high}]',
+            f'offset {offset} of partition {partition} is {side} of {url}; start at "earliest"'
+            f" ({low}), or at any offset in [{low}, {high}]",
             partition=partition,
             offset=offset,
             start=low,

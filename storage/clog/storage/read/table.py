@@ -1,5 +1,5 @@
-"""Tables: the latest value of each key at one version, whatever the cleaner has or has not done;
-and what changed since an offset.
+"""Tables: the latest value of each key at one version, whatever the cleaner has or has not done
+(S27); and what changed since an offset.
 
 A *plan* (`TablePlan`) holds the pieces of one partition. Those in which a table shows each key once
 are *clean*: below the first dirty offset, or from the beginning up to the first chunk without a
@@ -29,7 +29,7 @@ U3. Deliver the others, and continue after the last one mapped.
 So a plan with R records of its own and a map with room for C reads the keys of the dirty part at
 most R/C + 2 times; the memory is one and a half times the map's.
 
-If the record with the highest order wins, instead of the last one, see `ordered`.
+If the record with the highest order wins, instead of the last one (S56), see `ordered`.
 
 *Changes* are the same view of a range of offsets, in which only what has masks is clean, and
 tombstones stay: applied to the state at its start they give the state now, if no tombstone was

@@ -245,7 +245,7 @@ def check_prefix(prefix: str) -> str:
 def check_range(start: int | None, end: int | None) -> tuple[int, int | None]:
     """Returns the range with its start filled in; raises if it counts from the end."""
     if (start is not None and start < 0) or (end is not None and end < 0):
-        raise InvalidInputError(f"range [{start}, {end}) counts from the end; use offsets from 0")
+        raise InvalidInputError(f"range [{start}, {end}) has an offset below 0; use offsets from 0")
     return start or 0, end
 
 

@@ -105,17 +105,23 @@ def failed(
         remedy = "check the credentials and their permissions"
         if operation == "get":
             # S3 answers 403 for an absent object if the client may not list.
-            remedy = "check the credentials, and that they may list the bucket besides reading it"
+            remedy = (
+                "check the credentials, which must allow listing the bucket as well as reading it"
+            )
     else:
         if failure == "full" and certain:
             return StoreFullError(
                 f"{what} failed: {reason}; nothing was written; free some MB on its disk, then"
                 ' "clog clean" and "clog sweep" delete what is no longer needed'
             )
-        denied = failure == "denied" or number == errno.ENOTDIR
-        remedy = "check the owner and mode of the folder"
         if number == errno.ENOTDIR:
-            remedy = "a file is in the way; correct the URL"
+            return StoreRefusedError(
+                f"a file has the name of a folder of {url} ({operation} of {path!r}); correct the"
+                " URL",
+                certain=certain,
+            )
+        denied = failure == "denied"
+        remedy = "check the owner and mode of the folder"
     if denied:
         return StoreRefusedError(f"{what} was refused: {reason}; {remedy}", certain=certain)
     return StoreUnavailableError(f"{what} failed: {reason}; retry later")

@@ -125,9 +125,7 @@ class LocalStore:
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         folder, _, _ = check_prefix(prefix).rpartition("/")
-        for found in self._walk(folder):
-            if found.path.startswith(prefix) and not is_temporary(found.path):
-                yield found
+        return (found for found in self._walk(folder, prefix) if not is_temporary(found.path))
 
     def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
         folder = check_prefix(prefix).rstrip("/")
@@ -167,8 +165,8 @@ class LocalStore:
             except OSError as e:
                 raise failed(operation, path, self.url, e) from e
 
-    def _walk(self, folder: str) -> Iterator[StoredObject]:
-        """Yields the files below a folder, by name."""
+    def _walk(self, folder: str, prefix: str = "") -> Iterator[StoredObject]:
+        """Yields the files below a folder whose paths begin with a prefix, by name."""
         try:
             with os.scandir(f"{self._root}/{folder}" if folder else self._root) as entries:
                 found = sorted(entries, key=lambda entry: entry.name)
@@ -178,6 +176,8 @@ class LocalStore:
             raise failed("list", folder, self.url, e) from e
         for entry in found:
             path = f"{folder}/{entry.name}" if folder else entry.name
+            if not path.startswith(prefix):
+                continue
             if entry.is_symlink():
                 continue  # Not ours: it may lead anywhere, or to itself.
             if entry.is_dir():
@@ -296,7 +296,8 @@ def _pread(fd: int, start: int, end: int) -> bytes:
         return os.pread(fd, end - start, start) if start < end else b""
     data, view = _large_bytes(end - start)
     read = 0
-    while count := os.preadv(fd, [view[read : read + _READ_BYTES_MAX]], start + read):
+    os.lseek(fd, start, os.SEEK_SET)  # Not every system has a read that takes both.
+    while count := os.readv(fd, [view[read : read + _READ_BYTES_MAX]]):
         read += count
     return data if read == len(data) else data[:read]
 

@@ -99,7 +99,8 @@ class MemoryStore:
         if self._pid != os.getpid():
             raise UnsupportedFilesystemError(
                 f"{self.url} exists only in the memory of process {self._pid}, but process"
-                f" {os.getpid()} uses it; for several processes, put the log on local files or S3"
+                f" {os.getpid()} tries to use it; for several processes, put the log on local"
+                " files or S3"
             )
         if self._fs is None:
             import fsspec

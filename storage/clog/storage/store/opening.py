@@ -100,7 +100,7 @@ def open_store(
         storage_options: the options of fsspec's class: credentials, endpoints. Never shown. For a
             local folder: ``fsync``, whether writes are on disk when they return (True).
         single_writer: the caller promises that one process at a time writes, so filesystems
-            without an exclusive create are accepted.
+            without an exclusive create (COMMIT.md, K4) are accepted.
         probe: whether to test the endpoint's exclusive create once, before the first one.
 
     Raises:
@@ -149,8 +149,8 @@ def store_at(
         return open_store(fspath(url), storage_options, single_writer=single_writer)
     if not hasattr(url, "list_temporary"):
         raise InvalidInputError(
-            f"{type(url).__name__} is no URL; give a path such as /logs/orders, s3://b/orders, or"
-            " the url of a log"
+            f"{type(url).__name__} is not a URL; give a path such as /logs/orders, s3://b/orders,"
+            " or the url of a log"
         )
     return url
 
@@ -160,12 +160,12 @@ def parse(url: str) -> Location:
     character, is not UTF-8, is malformed, or carries credentials where none belong.
     """
     if "\0" in url:
-        raise InvalidInputError(f"URL {redact(url)!r} has a NUL character; leave it out")
+        raise InvalidInputError(f"URL {redact(url)!r} contains a NUL character; remove it")
     _check_text(url)
     match = _SCHEME.match(url)
     if match is None and (meant := _meant(url)):
         raise InvalidInputError(
-            f"URL {redact(url)!r} is malformed; begin it with {meant}://, or a path with ./"
+            f"URL {redact(url)!r} is malformed; write {meant}://, or begin a path with ./"
         )
     scheme = (match[1] or match[2]).lower() if match is not None else LOCAL
     if match is None or scheme in (LOCAL, "local"):
@@ -183,7 +183,7 @@ def parse(url: str) -> Location:
         root = "/" + rest.strip("/")
         return Location(scheme, url, root.rstrip("/"), f"memory:/{root}")
     if not rest:
-        raise InvalidInputError(f"URL {url!r} names no location; use {scheme}://bucket/path")
+        raise InvalidInputError(f"URL {url!r} does not name a location; use {scheme}://bucket/path")
     kind = kind_of(scheme)
     protocol = kind.protocols[0] if scheme in kind.aliases else scheme
     for part in _LINK.split(url):
@@ -261,7 +261,8 @@ def _check_authority(url: str) -> None:
     is_cut = "::" in user if at else _has_no_port(authority)
     if separator and kind_of(scheme.lower()) is kind_of("s3") and (is_cut or at):
         raise InvalidInputError(
-            f"URL {redact(url)} carries credentials; pass them as storage options key and secret"
+            f"URL {redact(url)} contains credentials; pass them as the storage options key and"
+            " secret"
         )
     if separator and is_cut:
         raise InvalidInputError(

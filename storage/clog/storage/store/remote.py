@@ -143,7 +143,7 @@ class RemoteStore:
                 return b""
             if type(e) is OSError and name is not None and _is_folder(fs, name):
                 raise not_found(path, self.url) from e
-            raise self._error("get", path, e) from self._told(e)
+            raise self._error("get", path, e) from self._without_secrets(e)
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         pieces = coalesce(ranges)
@@ -160,7 +160,7 @@ class RemoteStore:
                     raise part
         except Exception as e:  # noqa: BLE001 - it becomes ours
             if failure_of(e) != "past the end":
-                raise self._error("get", path, e) from self._told(e)
+                raise self._error("get", path, e) from self._without_secrets(e)
             data = [self.get(path, start, end) for start, end in pieces]
         return cut(ranges, list(zip(starts, data, strict=True)))
 
@@ -174,7 +174,7 @@ class RemoteStore:
             _make_folder(fs, name)
             kind_of_class(fs).put(fs, name, content)
         except Exception as e:  # noqa: BLE001 - it becomes ours
-            raise self._error("put", path, e) from self._told(e)
+            raise self._error("put", path, e) from self._without_secrets(e)
 
     def create(self, path: str, data: bytes) -> None:
         try:
@@ -186,7 +186,7 @@ class RemoteStore:
             except ProbeAgainError:
                 self._probe_again(path)
         except Exception as e:  # noqa: BLE001 - it becomes ours
-            raise self._error("create", path, e) from self._told(e)
+            raise self._error("create", path, e) from self._without_secrets(e)
 
     def delete(self, path: str) -> None:
         try:
@@ -194,7 +194,7 @@ class RemoteStore:
             fs.rm_file(name)
         except Exception as e:  # noqa: BLE001 - it becomes ours
             if failure_of(e) != "absent":
-                raise self._error("delete", path, e) from self._told(e)
+                raise self._error("delete", path, e) from self._without_secrets(e)
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         check_prefix(prefix)
@@ -214,7 +214,7 @@ class RemoteStore:
             if forget is not None:
                 forget(fs, f"{root}/{prefix}", begun_ms)
         except Exception as e:  # noqa: BLE001 - it becomes ours
-            raise self._error("forget_old", prefix, e) from self._told(e)
+            raise self._error("forget_old", prefix, e) from self._without_secrets(e)
         return forget is not None
 
     def filesystem(self) -> tuple[Any, str]:
@@ -242,8 +242,8 @@ class RemoteStore:
         try:
             if create is None:
                 raise UnsupportedFilesystemError(
-                    f"{type(fs).__name__} for {self.url} cannot create a file only if absent, so"
-                    " concurrent writers could overwrite each other's commits;"
+                    f"{type(fs).__name__} for {self.url} cannot create a file only if it is"
+                    " absent, so concurrent writers could overwrite each other's commits;"
                     f" {kind.hint}, or open with single_writer=True"
                 )
             if self._probe and kind.endpoint is not None:
@@ -253,8 +253,8 @@ class RemoteStore:
                 raise
             create = _create_after_looking
             caution = (
-                " is written without an exclusive create: a second writer would overwrite"
-                f" commits, and a crash may leave a partial file ({e})"
+                " is written without exclusive create: a second writer would overwrite commits,"
+                f" and a crash may leave a partial file ({e})"
             )
         if caution:
             warnings.warn(f"{self.url}{caution}", RuntimeWarning, stacklevel=2)
@@ -274,7 +274,7 @@ class RemoteStore:
         except UnsupportedFilesystemError as e:
             raise UnsupportedFilesystemError(
                 f"versioning was switched on or off for the bucket of {self.url}, and now {e};"
-                f' {path!r} was written, maybe over another\'s: run "clog verify"'
+                f' {path!r} was written, perhaps over that of another writer: run "clog verify"'
             ) from e
 
     def _find(self, prefix: str) -> Iterator[StoredObject]:
@@ -285,7 +285,7 @@ class RemoteStore:
         except Exception as e:  # noqa: BLE001 - it becomes ours
             if failure_of(e) == "absent":
                 return
-            raise self._error("list", prefix, e) from self._told(e)
+            raise self._error("list", prefix, e) from self._without_secrets(e)
         for name, info in found.items():
             path = name[len(root) + 1 :]
             # Versioned buckets of some servers list a folder whose objects are all deleted.
@@ -301,7 +301,7 @@ class RemoteStore:
             if isinstance(value, int | float):
                 return int(value if field == "modification_time" else value * 1000)
         raise UnsupportedFilesystemError(
-            f"the filesystem of {self.url} does not say when an object was written; use another"
+            f"the filesystem of {self.url} does not report when an object was written; use another"
         )
 
     def _error(self, operation: str, path: str, cause: Exception) -> Exception:
@@ -311,7 +311,7 @@ class RemoteStore:
             self._made = self._create = None
         return failed(operation, path, self.url, cause, self._given)
 
-    def _told(self, cause: Exception) -> Exception | None:
+    def _without_secrets(self, cause: Exception) -> Exception | None:
         return without_secrets(cause, self._given)
 
 
@@ -361,9 +361,9 @@ def probe_endpoint(fs: Any, root: str, url: str, endpoint: str, create: Write) -
             _passed.add(place)
             return
     fault = (
-        "lost the first of two creates of the same object"
+        "lost the first of two creations of the same object"
         if conflict
-        else "answered success to a second create of the same object (ignores If-None-Match)"
+        else "reported success for a second create of the same object (it ignores If-None-Match)"
     )
     raise UnsupportedFilesystemError(
         f"{redact(endpoint)}, the endpoint of {url}, {fault}, so concurrent writers could"
@@ -396,7 +396,7 @@ def connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str
         settings = each.config(location, settings)
     if kind.caches:
         settings["use_listings_cache"] = False
-    told = {"url": location.url, **options}
+    given = {"url": location.url, **options}
     try:
         fs, root = url_to_fs(location.url, **settings)
     except InvalidInputError:
@@ -406,8 +406,8 @@ def connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str
         if isinstance(e, ImportError) and kind.extra:
             remedy = install_extra(kind.extra)
         raise InvalidInputError(
-            f"{location.shown} cannot be opened: {short(e, secrets_in(told))}; {remedy}"
-        ) from without_secrets(e, told)
+            f"{location.shown} cannot be opened: {short(e, secrets_in(given))}; {remedy}"
+        ) from without_secrets(e, given)
     while isinstance(fs, DirFileSystem):
         root, fs = fs._join(root), fs.fs  # noqa: SLF001 - as it does for every call
     kind_of_class(fs).connected(fs)

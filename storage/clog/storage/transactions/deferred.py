@@ -201,8 +201,8 @@ class Several:
             )
         if handle.standing.log_id == self._handle.standing.log_id:
             raise InvalidInputError(
-                f"{part.url} is the log in which the transaction was begun, or a copy of it; append"
-                " to that one without log=…"
+                f"{part.url} is the log in which the transaction was begun, or a copy of it;"
+                " append to it without log=…"
             )
         named = [[log_id, p.url] for log_id, p in self._parts.items()]
         named.append([handle.standing.log_id, part.url])
@@ -326,9 +326,9 @@ class Visible:
         """Raises if it is unknown whether the log has all records."""
         if self._in_doubt:
             raise InvalidInputError(
-                f"an append of transaction id {self._ours.id!r} to"
-                f" {self._handle.store.url} failed, but its records may be there; abort the"
-                " transaction, and begin another one"
+                f"an append of transaction id {self._ours.id!r} to {self._handle.store.url}"
+                " failed, but its records may have been written; abort the transaction, and begin"
+                " another one"
             )
 
 

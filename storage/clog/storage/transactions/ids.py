@@ -166,9 +166,9 @@ def find_commit(
             f" {epoch}, which has committed since; read the log before you repeat it"
         )
     raise TransactionFencedError(
-        f"transaction id {ours.id!r} of {url} was taken over: it is at epoch {epoch}, and this"
-        f" holder has epoch {ours.epoch}; nothing of the transaction was committed; use one id for"
-        " each process, or leave the work to the new holder"
+        f"transaction id {ours.id!r} of {url} was taken over: it is at epoch {epoch}, but this"
+        f" holder has epoch {ours.epoch}; nothing of the transaction was committed; use a"
+        " different id for each process, or leave the work to the new holder"
     )
 
 
@@ -192,7 +192,7 @@ def last_sequence(handle: Handle, writer_id: str, kind: str | None) -> int | Non
     """
     if kind not in (None, TRANSACTION, PRODUCER):
         raise InvalidInputError(
-            f"kind={kind!r} is not a kind of writer; allowed: {PRODUCER}, {TRANSACTION}, or None"
+            f"kind={kind!r} is not a kind of writer id; allowed: {PRODUCER}, {TRANSACTION}, or None"
         )
     kinds = (TRANSACTION, PRODUCER) if kind is None else (kind,)
     tip, pages = handle.end_pending([(one, writer_id) for one in kinds]), handle.writer_pages
@@ -202,8 +202,8 @@ def last_sequence(handle: Handle, writer_id: str, kind: str | None) -> int | Non
     found = [e.sequence for e in entries if e is not None and e.sequence != NONE]
     if len(found) > 1:
         raise InvalidInputError(
-            f"{handle.store.url} has both a producer and a transaction id {writer_id!r:.80}, each"
-            f" with its own sequence; choose one with kind={PRODUCER!r} or kind={TRANSACTION!r}"
+            f"{handle.store.url} has both a producer and a transaction with id {writer_id!r:.80},"
+            f" each with its own sequence; choose with kind={PRODUCER!r} or kind={TRANSACTION!r}"
         )
     return found[0] if found else None
 
@@ -317,10 +317,10 @@ def prepared_home(
         mine = left_of(head, ours.id)
         if left := [e for e in mine if e.name not in closable]:
             raise CommitConflictError(
-                f"transaction {left[0].name.number} of id {ours.id!r} of {url} is {left[0].state},"
-                " but not all of its logs know that; nothing was committed; commit again once they"
-                f' can be reached: "clog transactions {url}" shows which cannot, and ends it'
-                " without one that is gone for good (--abort ID --force)"
+                f"transaction {left[0].name.number} of id {ours.id!r} of {url} is"
+                f" {left[0].state}, but not all of its logs know that; nothing was committed;"
+                f' commit again once they can be reached: "clog transactions {url}" shows which'
+                " cannot, and can end it without a log that no longer exists (--abort ID --force)"
             )
         _check_room(head, url=url, ending=len(mine))
         return Edit(
@@ -362,10 +362,10 @@ def prepared_part(
         if _is_same(name, state):
             if not tried and find_unended(head.unended, name) is not None:
                 raise TransactionTimeoutError(
-                    f"{url} has records of another transaction {name.number} of epoch {name.epoch}"
-                    f" of id {name.id!r}, as if its home had been restored from an older copy;"
-                    " these are aborted now, and nothing of this one was committed; begin another"
-                    " one"
+                    f"{url} has records of another transaction {name.number} of epoch"
+                    f" {name.epoch} of id {name.id!r}, as if its home had been restored from an"
+                    " older copy; those are aborted now, and nothing of this one was committed;"
+                    " begin another one"
                 )
             check_undecided(head, name, url=url)
             return AlreadyThere()

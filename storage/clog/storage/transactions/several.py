@@ -115,8 +115,8 @@ def abort_all(handle: Handle, transaction_id: str, *, force: bool) -> list[Trans
     found = _of_id(handle.refresh().head, transaction_id)
     if not found:
         raise NotFoundError(
-            f"{handle.store.url} has no transaction of id {transaction_id!r} that has not ended;"
-            f' "clog transactions {handle.store.url}" lists those that have not'
+            f'{handle.store.url} has no open transaction with id {transaction_id!r}; "clog'
+            f' transactions {handle.store.url}" lists the open ones'
         )
     for left in _waiting(handle, found, abort=True, force=force):
         raise InvalidInputError(
@@ -163,11 +163,11 @@ def _finish_home(handle: Handle, entry: Unended, *, abort: bool, force: bool) ->
     away: list[str] = []
     for (_, url), e in zip(entry.participants, together(calls), strict=True):
         if isinstance(e, ClogError | FileNotFoundError):
-            away.append(f"{url} cannot be informed that it was {outcome}: {e}")
+            away.append(f"{url} could not be notified that it was {outcome}: {e}")
         elif e is not None:
             raise e
     if away and not force:
-        remedy = "give access to it at that URL, or, if it is gone for good, abort by force"
+        remedy = "give access to it at that URL, or, if it no longer exists, abort by force"
         return f"{away[0]}; {remedy}"
     handle.commit(forgotten_home(entry.name, outcome), operation=OPERATION)
     return None
@@ -203,14 +203,14 @@ def _finish_part(handle: Handle, entry: Unended, *, abort: bool, force: bool) ->
         if outcome is None and not _names(find_unended(home.tip.head.unended, name), mine):
             raise NotFoundError(
                 f"{url} does not know transaction {name.number} of id {name.id!r} any more, as if"
-                " it had been restored from an older copy"
+                " that log had been restored from an older copy"
             )
     except (ClogError, FileNotFoundError) as e:
         if not force:
             return (
-                f"its home does not give its outcome: {e}; nothing is guessed, and readers stop"
-                " before its records; give access to its home at that URL, or, if the home is gone"
-                " for good, abort it by force"
+                f"its outcome cannot be read from its home: {e}; it stays undecided, and readers"
+                " stop before its records; give access to the home at that URL, or, if the home"
+                " no longer exists, abort it by force"
             )
         forced = ended_part(handle, name, ABORTED, forced=True)
         handle.commit(forced, operation=OPERATION)
@@ -228,7 +228,7 @@ def open_other(handle: Handle, url: str, log_id: str) -> Handle:
     try:
         other = Handle(root, clock=handle.clock, ids=handle.ids, reach=handle.reach)
     except NotFoundError as e:  # Its advice to create one would not help here.
-        raise NotFoundError(f"no log is at {url}: log {log_id} was deleted or moved") from e
+        raise NotFoundError(f"there is no log at {url}: log {log_id} was deleted or moved") from e
     if other.standing.log_id != log_id:
         raise NotFoundError(
             f"another log is at {url}: {other.standing.log_id} in place of {log_id}, which was"

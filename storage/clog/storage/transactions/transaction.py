@@ -136,9 +136,9 @@ def foreign_positions(name: str, offsets: Mapping[int, Any]) -> dict[int, Foreig
     """Returns checked positions in another system; see `Transaction.positions`."""
     if not is_source_name(name):
         raise InvalidInputError(
-            f"{redact(name)!r:.80} is neither a log nor the name of another source; give a Log, as"
-            " Log.open returns it, or for another system <system>:<identity>, such as"
-            ' "kafka:<cluster id>/<topic id>": not a URL, no control characters, up to'
+            f"{redact(name)!r:.80} is neither a log nor the name of another source; give a Log,"
+            " as Log.open returns it, or name a source in another system as <system>:<identity>,"
+            ' such as "kafka:<cluster id>/<topic id>": not a URL, no control characters, up to'
             f" {SOURCE_BYTES_MAX} bytes"
         )
     if not isinstance(offsets, Mapping):
@@ -202,8 +202,8 @@ def check_decided(source: Source, offsets: Mapping[int, int]) -> None:
         if stable < min(offset, head.partitions.end[p]):
             raise OffsetOutOfRangeError(
                 f"offset {offset} of partition {p} is beyond the last stable offset {stable} of"
-                f" {url}: records from there on are undecided, and would count as read; commit"
-                " positions up to stable_offsets()",
+                f" {url}: later records are undecided, but would count as read; commit positions"
+                " up to stable_offsets()",
                 partition=p,
                 offset=offset,
                 start=head.partitions.start[p],
@@ -373,8 +373,8 @@ class Transaction:
             held = self._work.objects
         elif self._work.visible is not None:
             raise InvalidInputError(
-                f"transaction id {self.id!r} of {self._url} is visible, and appends to one log;"
-                " begin one with visible=False"
+                f"transaction id {self.id!r} of {self._url} is visible, and can append only to"
+                " its own log; begin one with visible=False"
             )
         else:
             held = self._work.several.part(handle).objects
@@ -423,7 +423,7 @@ class Transaction:
             if p in given and offset > given[p][0]:
                 raise InvalidInputError(
                     f"partition {p} of {self._url} cannot start at {offset}: this transaction has"
-                    f" records from offset {given[p][0]} on; call cover() before they are appended"
+                    f" records from offset {given[p][0]} on; call cover() before appending"
                 )
         before = self._work.covered or Covered({}, {})
         self._work.covered = Covered({**before.ends, **ends}, {**before.starts, **starts})
@@ -561,9 +561,9 @@ class Transaction:
         """Raises unless this log may be given offsets (FORMAT.md §16)."""
         if handle is not self._handle or self._work.visible is not None:
             raise InvalidInputError(
-                f"{handle.store.url} cannot take offsets here: only the log in which the"
-                " transaction was begun can, and only if it is not visible, as a marker would use"
-                " an offset of the source"
+                f"{handle.store.url} cannot take given offsets here: only the log in which the"
+                " transaction was begun can, and only if the transaction is not visible, because"
+                " a marker would use an offset of the source"
             )
 
     def _put_given(
@@ -669,9 +669,9 @@ class Holders(Shared):
             holder = self._held_now(transaction_id)
             if sequence is not None and sequence < holder.sequence:
                 raise InvalidInputError(
-                    f"transaction id {transaction_id!r} of {self._handle.store.url} is at sequence"
-                    f" {holder.sequence} already, and {sequence} comes before it; if a checkpoint"
-                    " was restored or copied, continue with the newest one, or use another id"
+                    f"transaction id {transaction_id!r} of {self._handle.store.url} is already at"
+                    f" sequence {holder.sequence}; {sequence} is lower; if a checkpoint was"
+                    " restored or copied, continue with the newest one, or use another id"
                 )
             given = NONE if sequence is None else sequence
             begun = Transaction(

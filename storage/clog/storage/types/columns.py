@@ -154,7 +154,7 @@ def schema_of(given: Mapping[str, Any] | pa.Schema) -> LogSchema | None:
     last_id = max(VALUE_ID, next(ids) - 1)
     schema = LogSchema(0, last_id, key, value)
     if (problem := schema_problem(schema)) is not None:
-        raise InvalidInputError(f"the schema cannot be that of a log: {problem}")
+        raise InvalidInputError(f"the schema is not possible for a log: {problem}")
     return None if arrow_schema(schema) == BYTES else schema
 
 
@@ -178,7 +178,7 @@ def schema_field(
         name = word
     else:
         raise InvalidInputError(
-            f"{path} has type {kind}, which Parquet does not store as it is; {_instead(kind)}"
+            f"{path} has type {kind}, which Parquet cannot store unchanged; {_instead(kind)}"
         )
     fields = tuple(schema_field(f.with_name(n), new_id, f"{path}.{n}") for n, f in inner)
     return SchemaField(field.name, own, name, required, fields)
@@ -202,7 +202,7 @@ def _without_layout(kind: pa.DataType) -> pa.DataType:
 
 def _instead(kind: pa.DataType) -> str:
     if isinstance(kind, pa.BaseExtensionType):
-        return f"use {kind.storage_type}, as which its values are kept, and are taken"
+        return f"use {kind.storage_type}, the type in which its values are stored"
     if pa.types.is_timestamp(kind):
         return "timestamps have the unit ms, us or ns, and no time zone or UTC"
     if pa.types.is_duration(kind):
@@ -237,7 +237,8 @@ def arrow_type(field: SchemaField, *, with_ids: bool = False) -> pa.DataType:
     numbers = numbers_in(field.kind)
     if len(numbers) == 2 and not numbers[1] <= numbers[0] <= DECIMAL_DIGITS_MAX:
         raise InvalidInputError(
-            f"{field.kind} is not a decimal; one has 1 to {DECIMAL_DIGITS_MAX} digits in all"
+            f"{field.kind} is not a valid decimal; it can have 1 to {DECIMAL_DIGITS_MAX} digits"
+            " in all"
         )
     return found.arrow(*numbers)
 
@@ -522,7 +523,7 @@ def settled(array: pa.Array) -> pa.Array:
     kind = array.type
     if pa.types.is_struct(kind):
         fields = [
-            settled(child) if field.nullable else _there(settled(child))
+            settled(child) if field.nullable else _without_nulls(settled(child))
             for field, child in ((kind.field(i), array.field(i)) for i in range(kind.num_fields))
         ]
         return rebuilt_structs(array, kind, fields)
@@ -531,7 +532,7 @@ def settled(array: pa.Array) -> pa.Array:
     return array
 
 
-def _there(array: pa.Array) -> pa.Array:
+def _without_nulls(array: pa.Array) -> pa.Array:
     """Returns the array without nulls, with the values that are stored under them."""
     if not array.null_count:
         return array
@@ -589,7 +590,7 @@ class Frame:
     def __getitem__(self, column: str) -> pa.ChunkedArray:
         """Returns one column, in memory, and reads no other."""
         if not isinstance(column, str):
-            raise TypeError(f"columns are named by text, and {column!r} is none")
+            raise TypeError(f"column names must be text, but {column!r} is not")
         return self.to_arrow(columns=[column]).column(0)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None) -> pa.Table:

@@ -162,9 +162,9 @@ def _fit_structs(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     given = {field.name: i for i, field in enumerate(array.type)}
     known = [field.name for field in kind]
     if len(given) < array.type.num_fields:
-        raise UnfitError(_first_there(array), f"has a {path} with a field twice")
+        raise UnfitError(_first_valid(array), f"has a {path} with a field twice")
     if unknown := sorted(given.keys() - set(known)):
-        raise unknown_field(_first_there(array), f"{path}.{unknown[0]}", known)
+        raise unknown_field(_first_valid(array), f"{path}.{unknown[0]}", known)
     flat = array.flatten() if array.null_count else [array.field(i) for i in given.values()]
     fields = [
         fit(_plain(flat[given[field.name]]), field.type, f"{path}.{field.name}")
@@ -180,7 +180,7 @@ def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     if not takes(kind, array.type):
         if array.null_count == len(array):
             return pa.nulls(len(array), kind)
-        raise wrong_type(_first_there(array), path, str(array.type), kind)
+        raise wrong_type(_first_valid(array), path, str(array.type), kind)
     try:
         return _converted(array, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError):
@@ -230,7 +230,7 @@ def _first_failing(array: pa.Array, kind: pa.DataType) -> int:
     return low
 
 
-def _first_there(array: pa.Array) -> int:
+def _first_valid(array: pa.Array) -> int:
     """Returns the index of the first value that is not null; 0 if all are null."""
     return int(np.argmax(to_numpy(array.is_valid()))) if len(array) else 0
 
@@ -290,7 +290,7 @@ def _check_leaves(array: pa.Array, path: str) -> None:
             raise UnfitError(at, f"has a {path} that is not valid UTF-8") from None
     elif pa.types.is_time(kind):
         numbers = array.view(pa.int32() if pa.types.is_time32(kind) else pa.int64())
-        _check_range(numbers, 0, _DAY[kind.unit] - 1, f"has a {path} of no time of a day")
+        _check_range(numbers, 0, _DAY[kind.unit] - 1, f"has a {path} that is not a time of day")
     elif pa.types.is_decimal(kind):
         most = Decimal((0, (9,) * kind.precision, -kind.scale))
         _check_range(array, most.copy_negate(), most, f"has a {path} that does not fit {kind}")
@@ -464,7 +464,7 @@ def _check_classes(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
         raise wrong_type(at, path, type(values[at]).__name__, kind)
     for at, value in enumerate(values):
         if isinstance(value, np.ndarray) and not value.ndim:
-            raise UnfitError(at, f"has a {path} that is an array without dimensions, no list")
+            raise UnfitError(at, f"has a {path} that is an array without dimensions, not a list")
 
 
 def _check_whole(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
@@ -501,7 +501,7 @@ def _check_names(values: Sequence[Any], names: Sequence[str], path: str) -> None
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("an object has a field twice, so what is meant is not certain")
+        raise ValueError("an object has a field twice, so its value is ambiguous")
     return found
 
 

@@ -52,8 +52,8 @@ def evolved(
     """Returns the schema after changes of fields, whose paths begin with ``value`` or ``key``."""
     if schema is None:
         raise InvalidInputError(
-            f"{url} has no schema that could evolve: its keys and values are bytes; create a log"
-            " with a schema, and copy the records"
+            f"{url} has no schema to evolve: its keys and values are bytes; create a log with a"
+            " schema, and copy the records"
         )
     _check_changes(add, widen, relax)
     if not (add or widen or relax):
@@ -70,15 +70,14 @@ def evolved(
             raise InvalidInputError(f'{path!r} is no field of the value; write "value.{path}"')
         if path.partition(".")[0] == "key":
             raise InvalidInputError(
-                f"{path} cannot be added: the fields of a key are what tells keys apart, and a key"
-                " with one more would be another key"
+                f"{path} cannot be added: a key with an additional field would be a different key"
             )
         added = schema_field(_given(name, kind, path), lambda: next(ids), path)
         last_id = max(last_id, *(field.id for _, field in added.walk()))
         schema = _at(schema, above, partial(_with, added=added, path=path))
     made = replace(schema, id=schema.id + 1, last_id=last_id)
     if (problem := schema_problem(made)) is not None:
-        raise InvalidInputError(f"the schema cannot become that of {url}: {problem}")
+        raise InvalidInputError(f"{url} cannot have this schema: {problem}")
     return made
 
 
@@ -114,7 +113,7 @@ def _at(schema: LogSchema, path: str, change: _Change) -> LogSchema:
         return replace(schema, key=_changed(schema.key, names, path, change))
     if top == "value":
         return replace(schema, value=_changed(schema.value, names, path, change))
-    raise InvalidInputError(f'{path!r} is no field; paths begin with "value" or "key"')
+    raise InvalidInputError(f'{path!r} is not a field; paths begin with "value" or "key"')
 
 
 def _changed(field: SchemaField, names: list[str], path: str, change: _Change) -> SchemaField:
@@ -140,16 +139,18 @@ def _widened(field: SchemaField, kind: pa.DataType, path: str) -> SchemaField:
         allowed = found.widens_to if found is not None else ()
         instead = f"it can become {' or '.join(allowed)}" if allowed else "it cannot be widened"
         if field.kind.startswith("decimal"):
-            instead = "it can become a decimal of more digits with the same scale"
+            instead = "it can become a decimal with more digits and the same scale"
         raise InvalidInputError(f"{path} is {field.kind} and cannot become {wider}; {instead}")
     return replace(field, kind=wider)
 
 
 def _with(field: SchemaField, added: SchemaField, path: str) -> SchemaField:
     if field.kind != STRUCT:
-        raise InvalidInputError(f"{path} cannot be added: {field.name} is {field.kind}, no struct")
+        raise InvalidInputError(
+            f"{path} cannot be added: {field.name} is {field.kind}, not a struct"
+        )
     if added.name in [inner.name for inner in field.fields]:
-        raise InvalidInputError(f"{path} cannot be added: it is there already")
+        raise InvalidInputError(f"{path} cannot be added: it already exists")
     return replace(field, fields=(*field.fields, added))
 
 
@@ -167,7 +168,7 @@ def schema_words(schema: LogSchema | None) -> dict[str, Any]:
 def schema_from_words(words: Any) -> pa.Schema:
     """Returns the schema in a form that `Log.create` accepts."""
     if not isinstance(words, Mapping) or sorted(words) != ["key", "value"]:
-        raise InvalidInputError('a schema is a JSON object {"key": type, "value": type}')
+        raise InvalidInputError('a schema must be a JSON object {"key": type, "value": type}')
     return fields_from_words({name: words[name] for name in ("key", "value")})
 
 
@@ -181,7 +182,7 @@ def fields_from_words(words: Mapping[str, Any]) -> pa.Schema:
             ]
         )
     except RecursionError:
-        raise InvalidInputError("the types of a schema are nested too deep") from None
+        raise InvalidInputError("the types of a schema are nested too deeply") from None
 
 
 def evolution_to(schema: LogSchema | None, wanted: pa.Schema) -> dict[str, Any]:
@@ -205,7 +206,7 @@ def _changes(now: SchemaField, then: SchemaField, path: str) -> Iterator[tuple[s
     if now.required and not then.required:
         yield "relax", path, None
     elif then.required and not now.required:
-        raise InvalidInputError(f"{path} may be null, and cannot become NOT NULL")
+        raise InvalidInputError(f"{path} is nullable, and cannot become NOT NULL")
     if now.kind != then.kind:
         yield "widen", path, arrow_type(then)
         return
@@ -213,14 +214,14 @@ def _changes(now: SchemaField, then: SchemaField, path: str) -> Iterator[tuple[s
     names = [field.name for field in then.fields]
     if missing := [name for name in before if name not in names]:
         raise InvalidInputError(
-            f"{path} has the fields {', '.join(before)}; {', '.join(missing)} cannot be taken away"
+            f"{path} has the fields {', '.join(before)}; {', '.join(missing)} cannot be removed"
         )
     for field in then.fields:
         inner = f"{path}.{field.name}"
         if field.name in before:
             yield from _changes(before[field.name], field, inner)
         elif field.required:
-            raise InvalidInputError(f"{inner} is NOT NULL, which no field can be that is added")
+            raise InvalidInputError(f"{inner} is NOT NULL, but added fields must be nullable")
         else:
             yield "add", inner, arrow_type(field)
 
@@ -264,6 +265,7 @@ def _type(words: Any, path: str) -> pa.DataType:
             return pa.map_(key, _field("value", inner[1], f"{path}.value"))
         return pa.list_(_field("element", inner, f"{path}.element"))
     raise InvalidInputError(
-        f"{path} has no type that is known; give a name such as string, int64, float64,"
-        ' timestamp(us,utc) or decimal(10,2), {"field": type}, [type], or [[key type, value type]]'
+        f"{path} has an unknown type; give a name such as string, int64, float64,"
+        ' timestamp(us,utc) or decimal(10,2), {"field": type}, [type], or [[key type, value'
+        " type]]"
     )

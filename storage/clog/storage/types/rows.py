@@ -91,11 +91,12 @@ class TableColumns:
         tops = [column.partition(".") for column in columns]
         rows = [self.own(top) is not None for top, _, _ in tops]
         if not all(rows) or not rows:
-            if are_records(top for top, _, _ in tops):
-                return None
+            of_records = [are_records([top]) for top, _, _ in tops]
+            if all(of_records) or (any(of_records) and not any(rows)):
+                return None  # `columns_asked` refuses what records do not have.
             own_names = ", ".join(self.key + self.value)
-            for (top, _, _), is_own in zip(tops, rows, strict=True):
-                if not is_own and not are_records([top]):
+            for (top, _, _), is_own, is_record in zip(tops, rows, of_records, strict=True):
+                if not is_own and not is_record:
                     raise InvalidInputError(
                         f"there is no column {top!r}; the columns are {own_names}"
                     )
@@ -152,7 +153,7 @@ def problem_of_names(table: TableColumns, schema: "pa.Schema", given: Sequence[s
                 " (add it by Log.evolve or clog alter --schema, or leave it out)"
             )
         if names.count(name) > 1:
-            return f"column {spelled} stands twice"
+            return f"column {spelled} occurs twice"
     for name, field in there.items():
         if name not in names and (name in table.key or not field.nullable):
             return f"column {name} is missing, which is NOT NULL; give it" + (
@@ -173,19 +174,19 @@ def schema_of_rows(columns: "pa.Schema", key: Sequence[str]) -> "pa.Schema":
     own = {f.name.lower(): f for f in columns}
     names, there = [name.lower() for name in key], ", ".join(columns.names)
     if missing := [name for name in key if name.lower() not in own]:
-        raise InvalidInputError(f"there is no column {missing[0]!r}; there are {there}")
+        raise InvalidInputError(f"there is no column {missing[0]!r}; the columns are {there}")
     others = [f for f in columns if f.name.lower() not in names]
     if len(own) < len(columns) or len(set(names)) < len(names):
-        raise InvalidInputError(f"a column stands twice: {there}; key: {', '.join(key)}")
+        raise InvalidInputError(f"a column occurs twice: {there}; key: {', '.join(key)}")
     if not names or not others:
         raise InvalidInputError(
-            f"a table needs columns for its key and others beside them; its columns are {there},"
+            f"a table needs columns for its key and at least one other; its columns are {there},"
             f" its key {', '.join(key) or 'none'}"
         )
     if unknown := [f.name for f in columns if pa.types.is_null(f.type)]:
         raise InvalidInputError(
-            f"column {unknown[0]} holds nothing that tells its type; give the types by like= or"
-            " schema=, as pa.schema([(name, type), …])"
+            f"column {unknown[0]} has no values from which its type follows; give the types with"
+            " like= or schema=, as pa.schema([(name, type), …])"
         )
     parts = [pa.field(own[n].name, _in_utc(own[n].type), nullable=False) for n in names]
     kind = parts[0].type if len(parts) == 1 else pa.struct(parts)

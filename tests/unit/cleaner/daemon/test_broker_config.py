@@ -8,7 +8,7 @@ from clog.storage.config.log_config import BROKER_NAMES, DEFINITIONS
 
 
 def test_kafkas_defaults():
-    """S45: they are Kafka's where Kafka has them."""
+    """S45: they are Kafka's names where Kafka has them."""
     config = broker_config({})
     assert (config.threads, config.dedupe_buffer_bytes, config.backoff_ms) == (1, 128 << 20, 15_000)
     assert (config.compaction, config.retention_check_ms) == (True, 300_000)
@@ -17,7 +17,7 @@ def test_kafkas_defaults():
 
 
 def test_what_is_of_the_process():
-    """S45: numbers as Kafka writes them, too."""
+    """S45: also numbers as Kafka writes them."""
     config = broker_config(
         {
             "log.cleaner.enable": "false",
@@ -42,7 +42,7 @@ def test_what_is_a_default_of_logs():
 
 @pytest.mark.parametrize("name", sorted(BROKER_NAMES))
 def test_every_broker_name(name):
-    """S45: each is a default, or it is said why not."""
+    """S45: each has a default, or a stated reason why not."""
     ours, factor = BROKER_NAMES[name]
     value = DEFINITIONS[ours].default
     if ours in OF_THE_CLEANER:
@@ -58,12 +58,12 @@ def test_every_broker_name(name):
     [
         ({"log.cleaner.thread": 1}, "did you mean log.cleaner.threads?"),
         ({"log.retention.hour": 1}, "did you mean log.retention.hours?"),
-        ({"retention.ms": 1}, "the default of all logs is log.retention.ms here"),
-        ({"max.message.bytes": 1}, "a log's own: change it with"),
+        ({"retention.ms": 1}, "here, the default of all logs is log.retention.ms"),
+        ({"max.message.bytes": 1}, "a log: change it with"),
         ({"log.cleaner.io.buffer.size": 1}, "objects are read by row group"),
-        ({"log.cleanup.interval.mins": 5}, "today it is log.retention.check.interval.ms"),
-        ({"log.retention.hours.per.topic": "a:1"}, "today it is retention.ms of each log"),
-        ({"log.cleaner.enabled": "true"}, "today it is log.cleaner.enable of the daemon"),
+        ({"log.cleanup.interval.mins": 5}, "use log.retention.check.interval.ms"),
+        ({"log.retention.hours.per.topic": "a:1"}, "use retention.ms of each log"),
+        ({"log.cleaner.enabled": "true"}, "use log.cleaner.enable of the daemon"),
         ({"log.cleanup.policy": "delete"}, "set cleanup.policy on each log"),
         ({"delete.and.compact": "true"}, "cleanup.policy=compact,delete of each log"),
         (
@@ -79,12 +79,12 @@ def test_every_broker_name(name):
     ],
 )
 def test_what_is_refused(given, message):
-    """S43, S45: the name, the value, and what is allowed or was meant."""
+    """S43, S45: the name, the value, and what is allowed or was probably meant."""
     with pytest.raises(InvalidInputError) as refused:
         broker_config(given)
     assert message in str(refused.value)
 
 
 def test_each_setting_is_explained():
-    """Its text is part of what a refusal says."""
+    """Its text is part of the error of a refusal."""
     assert all(setting.doc for setting in SETTINGS.values())

@@ -1,4 +1,4 @@
-"""Which logs a daemon looks after."""
+"""Which logs a daemon maintains."""
 
 import re
 import shutil
@@ -24,7 +24,7 @@ def finder(clock):
 
 
 def test_logs_below_a_prefix(tmp_path, finder, clock):
-    """Those that come later are found, too, each once; what is in a log is not looked at."""
+    """Later ones are found too, each once; the inside of a log is not searched."""
     first = Log.create(str(tmp_path / "a"), 1, clock=ManualClock())
     (tmp_path / "a" / "inner" / "_clog").mkdir(parents=True)
     find = finder(below=[str(tmp_path)])
@@ -37,7 +37,7 @@ def test_logs_below_a_prefix(tmp_path, finder, clock):
 
 
 def test_a_log_by_two_names(tmp_path, finder, monkeypatch):
-    """Given by one spelling and found by another, it is looked after, and counted, once."""
+    """Given in one spelling and found in another, it is maintained, and counted, once."""
     log = Log.create(str(tmp_path / "a"), 1, clock=ManualClock())
     monkeypatch.chdir(tmp_path)
     assert [found.url for found in finder("./a/", below=["."])().logs] == [log.url]
@@ -56,14 +56,14 @@ def test_what_is_left_of_a_deleted_log_stops_nothing(tmp_path, finder, caplog):
 
 
 def test_the_prefix_may_be_a_log(tmp_path):
-    """Then it is the one; a folder that is not there has none."""
+    """Then it is the one; a missing folder has none."""
     log = Log.create(str(tmp_path / "a"), 1, clock=ManualClock())
     assert find_logs(log.url).urls == [log.url]
     assert find_logs(str(tmp_path / "nowhere")).urls == []
 
 
 def test_a_folder_that_cannot_be_listed(tmp_path, finder, clock, forbidden, caplog):
-    """One below the prefix hides what is in it, and nothing else; it is told once, and looked into
+    """One below the prefix hides what is in it, and nothing else; it is reported once, and searched
     again. What was found in it before stays. A prefix itself is retried.
     """
     url = Log.create(str(tmp_path / "a"), 1, clock=ManualClock()).url
@@ -91,8 +91,8 @@ def test_a_folder_that_cannot_be_listed(tmp_path, finder, clock, forbidden, capl
 
 
 def test_what_repairs_of_a_disk_leave(tmp_path, finder, forbidden):
-    """``lost+found`` is on each ext4 disk, and the system's own: nobody looks into it, so a daemon
-    that may not is ready.
+    """``lost+found`` is on each ext4 disk, and belongs to the system: it is not searched, so a
+    daemon without permission for it is ready.
     """
     url = Log.create(str(tmp_path / "a"), 1, clock=ManualClock()).url
     (tmp_path / "lost+found").mkdir()
@@ -107,7 +107,7 @@ def _damaged(path):
 
 
 def _newer(path):
-    """As a release to come writes it: with a feature that this one does not know."""
+    """As a later release writes it: with a feature that this one does not know."""
     handle = Log.open(str(path)).handle
     features = replace(handle.tip.head.log.features, read=frozenset({"quill"}))
     handle.commit(lambda _tip, _ms: Edit(features=features), operation="upgrade")
@@ -128,8 +128,8 @@ def _foreign(path):
     ],
 )
 def test_a_bad_log_below_a_prefix(tmp_path, finder, clock, caplog, harm, reason):
-    """It is left out with the reason, told once, and tried again, later each time; the others are
-    found, and it is, too, once it is well. One that the command line names is an error.
+    """It is left out with the reason, reported once, and tried again at growing intervals; the
+    others are found, and so is it once it is sound. One that the command line names is an error.
     """
     good = Log.create(str(tmp_path / "a"), 1, clock=ManualClock()).url
     bad = Log.create(str(tmp_path / "b"), 1, clock=ManualClock()).url
@@ -155,8 +155,8 @@ def test_a_bad_log_below_a_prefix(tmp_path, finder, clock, caplog, harm, reason)
 
 
 def test_stores_that_keep_it_waiting(tmp_path, finder, clock, monkeypatch):
-    """While one does not answer, no call asks a second one, and each has its turn: the logs that
-    are open are cleaned between.
+    """While one does not respond, no call tries a second one, and each has its turn: the open logs
+    are cleaned in between.
     """
     asked = []
 
@@ -181,8 +181,9 @@ def test_a_memory_folder(clock):
 
 
 def test_a_store_that_is_away_at_the_start(tmp_path, finder, clock, monkeypatch):
-    """S28: it is tried again, later each time, unless the caller has no time; a log that is not
-    there is told at once."""
+    """S28: it is tried again at growing intervals, unless the caller has no time; a missing log is
+    reported at once.
+    """
     url = Log.create(str(tmp_path / "a"), 1, clock=ManualClock()).url
     tries = []
 
@@ -208,7 +209,7 @@ def test_a_store_that_is_away_at_the_start(tmp_path, finder, clock, monkeypatch)
 
 
 def test_the_cleaner_takes_what_is_found(tmp_path, finder, clock):
-    """It may begin with no log at all; a log that comes is cleaned from the next round on."""
+    """It may start with no log at all; a new log is cleaned from the next round on."""
     done = []
 
     def on_pass(log, _):
@@ -225,9 +226,10 @@ def test_the_cleaner_takes_what_is_found(tmp_path, finder, clock):
 
 
 def test_a_found_log_that_is_deleted(tmp_path, finder, clock, caplog):
-    """It is dropped within a minute, said once, and the round that meets it says so in a line, not
-    with a traceback; what failed until then is no reason to be ill any more. One that was given
-    stays, and a new log in the place of the first is found."""
+    """It is dropped within a minute, reported once, and the round that meets it says so in a line,
+    not with a traceback; earlier failures no longer make the daemon unhealthy. A given one stays,
+    and a new log in place of the first is found.
+    """
     given, found = (Log.create(str(tmp_path / d), 1, clock=ManualClock()) for d in ("a", "b/c"))
     find = finder(given.url, below=[str(tmp_path / "b")])
     changes = []
@@ -249,7 +251,7 @@ def test_a_found_log_that_is_deleted(tmp_path, finder, clock, caplog):
     assert caplog.text.count("was deleted") == 1
     assert "Traceback" not in caplog.text
     for url in (given.url, found.url):
-        assert f"a round over {url} failed; it will be retried: no log at {url}" in caplog.text
+        assert f"a round over {url} failed, and will be retried: no log at {url}" in caplog.text
     assert set(cleaner.monitor.logs()) == set(find.stores) == {given.url}
     again = Log.create(found.url, 1, clock=ManualClock())
     clock.advance(DISCOVER_MS)
@@ -258,7 +260,7 @@ def test_a_found_log_that_is_deleted(tmp_path, finder, clock, caplog):
 
 @pytest.mark.parametrize("is_given", [True, False], ids=["given", "found"])
 def test_a_log_that_is_recreated_is_cleaned(tmp_path, finder, clock, is_given):
-    """A log that is deleted and recreated between two rounds is opened anew, whether it was given
+    """A log that is deleted and recreated between two rounds is opened again, whether it was given
     or found, and cleaned (S47).
     """
     url, config = str(tmp_path / "a"), {"min.cleanable.dirty.ratio": 0}

@@ -1,4 +1,4 @@
-"""What the daemon shows of itself: metrics, health, JSON lines."""
+"""What the daemon reports about itself: metrics, health, JSON lines."""
 
 import json
 import logging
@@ -50,7 +50,7 @@ KAFKAS = (
 
 
 def values(cleaner, stores=None):
-    """Every sample, by its name and its labels' values but the log's."""
+    """Every sample, by its name and its labels' values except the log's."""
     text = generate_latest(registry(cleaner, stores or {})).decode()
     return {
         (s.name, *(v for k, v in s.labels.items() if k != "log")): s.value
@@ -60,7 +60,7 @@ def values(cleaner, stores=None):
 
 
 def state_of(cleaner):
-    """What the two checks come to, as metrics."""
+    """The results of the two checks, as metrics."""
     found = values(cleaner)
     return {name: found[f"clog_cleaner_{name}",] for name in ("healthy", "ready")}
 
@@ -102,7 +102,8 @@ def test_the_metrics_of_a_round(dirty, open_log, store, clock):
 
 def test_the_dashboard_asks_for_what_there_is(dirty):
     """cleaner/grafana.json: every metric and label is one that the daemon has, and every panel has
-    a place of its own."""
+    its own place.
+    """
     dashboard = json.loads((Path(__file__).parents[4] / "cleaner" / "grafana.json").read_text())
     labels = {"log", "partition", "operation"}
     known = {
@@ -120,7 +121,7 @@ def test_the_dashboard_asks_for_what_there_is(dirty):
 
 
 def test_an_uncleanable_partition(dirty, store):
-    """S28: it is in the metrics with its bytes; the daemon is well all the same."""
+    """S28: it is in the metrics with its bytes; the daemon is healthy all the same."""
     path = dirty.handle.manifest().segments[0][0].chunks[0].object.path
     inside(store).put(path, b"\0" * 100)
     cleaner = Cleaner(dirty)
@@ -148,8 +149,8 @@ def test_retention_and_sealing_are_counted(make_log, put, clock):
 
 
 def test_a_log_that_keeps_failing(dirty, store, open_log):
-    """After three rounds in a row the daemon is not ready, and the reason is told, until one
-    succeeds; it is healthy all the time: to start again would only end the passes of other logs.
+    """After three failed rounds in a row the daemon is not ready, and says why, until one succeeds;
+    it is healthy all the time: a restart would only end the passes of other logs.
     """
 
     class Away:
@@ -168,7 +169,7 @@ def test_a_log_that_keeps_failing(dirty, store, open_log):
             cleaner.run_once()
     assert measured.failures["get"] == FAILURES_MAX
     (reason,) = neglects(cleaner)
-    assert "3 rounds failed in a row, the last with StoreUnavailableError: " in reason
+    assert "3 rounds failed in a row, most recently with StoreUnavailableError: " in reason
     assert ailments(cleaner) == []
     assert state_of(cleaner) == {"healthy": 1, "ready": 0}
     plan.fails = None
@@ -178,8 +179,8 @@ def test_a_log_that_keeps_failing(dirty, store, open_log):
 
 
 def test_damage_is_no_reason_to_start_again(make_log, store):
-    """A restart would not mend it, and end the passes of all other logs, again and again; the
-    metrics tell that rounds fail, and so does who is asked whether each log is looked after.
+    """A restart would not help, and would end the passes of all other logs, again and again; the
+    metrics show that rounds fail, and so does the readiness of each log.
     """
     log = make_log()
     log.append([{"key": "a", "value": "1"}] * 2)
@@ -191,25 +192,25 @@ def test_damage_is_no_reason_to_start_again(make_log, store):
         with pytest.raises(CorruptionError):
             cleaner.run_once()
     assert ailments(cleaner) == []
-    assert "the last with CorruptionError: " in neglects(cleaner)[0]
+    assert "most recently with CorruptionError: " in neglects(cleaner)[0]
     assert values(cleaner)["clog_cleaner_failed_rounds_total",] == FAILURES_MAX
 
 
 def test_a_cleaner_that_hangs(dirty, clock):
-    """So long without a sign of life, and it is unhealthy."""
+    """After this long without a sign of life it is unhealthy."""
     cleaner = Cleaner(dirty)
     cleaner.run_once()
     clock.advance(STALLED_MS + cleaner.backoff_ms)
     assert ailments(cleaner) == []
     clock.advance(1)
-    assert "nothing was read" in ailments(cleaner)[0]
+    assert "no activity" in ailments(cleaner)[0]
     assert neglects(cleaner) == ailments(cleaner)
     assert state_of(cleaner) == {"healthy": 0, "ready": 0}
 
 
 def test_a_pass_that_hangs(dirty, store, clock, open_log):
-    """The counterpart of Kafka's DeadThreadCount: while the others move, one thread in whose pass
-    nothing does is counted, and told by its partition; the process is healthy.
+    """The counterpart of Kafka's DeadThreadCount: while the others progress, one thread whose pass
+    does nothing is counted, and reported with its partition; the process is healthy.
     """
     seen = []
 
@@ -234,9 +235,9 @@ def test_a_pass_that_hangs(dirty, store, clock, open_log):
 
 
 def test_what_is_left_out(dirty, clock):
-    """A log that cannot be opened has a series of its own, and numbers that nobody knows have none;
-    folders that cannot be listed are counted. The daemon is not ready while there is any, nor
-    before its first look, and healthy all the time (Kafka's KIP-112).
+    """A log that cannot be opened has its own series, and unknown numbers have none; folders that
+    cannot be listed are counted. The daemon is not ready while there is any, nor before its first
+    look, and healthy all the time (Kafka's KIP-112).
     """
     left_out = FoundLogs(unopened={"s3://b/x": "CorruptionError: bad"}, unlisted={"s3://b/y": "no"})
     looks, seen = [left_out, FoundLogs()], []
@@ -252,12 +253,12 @@ def test_what_is_left_out(dirty, clock):
     cleaner.run()
     before, first, second = seen
     none, well = {"unopened": 0, "unlisted": 0}, {"healthy": 1, "ready": 1}
-    assert before == (none, well | {"ready": 0}, ["it has not looked for logs yet"])
+    assert before == (none, well | {"ready": 0}, ["it has not listed logs yet"])
     assert first == (
         {dirty.url: 1, "s3://b/x": 0, "unopened": 1, "unlisted": 1},
         well | {"ready": 0},
         [
-            "logs below s3://b/y are not found: no",
+            "logs below s3://b/y cannot be listed: no",
             "s3://b/x cannot be opened: CorruptionError: bad",
         ],
     )
@@ -265,7 +266,7 @@ def test_what_is_left_out(dirty, clock):
 
 
 def series(cleaner):
-    """Which logs are opened, and how much is not."""
+    """Which logs are opened, and how much cannot be."""
     text = generate_latest(registry(cleaner, {})).decode()
     samples = [s for f in text_string_to_metric_families(text) for s in f.samples]
     opened = {s.labels["log"]: s.value for s in samples if s.name == "clog_cleaner_log_opened"}
@@ -279,7 +280,7 @@ def series(cleaner):
 
 
 def test_a_listing_that_fails(store):
-    """Its request is made, and fails, when somebody goes through it."""
+    """Its request is made, and fails, when the result is iterated."""
     fails = Fault(FaultKind.FAIL_BEFORE, "list", times=2)
     measured = RequestMeter(FaultyStore(store, Faults(fails)))
     for listing in measured.list("_clog/"), measured.list("_clog/"):
@@ -289,7 +290,7 @@ def test_a_listing_that_fails(store):
 
 
 def test_a_cleaner_that_waits_for_logs(clock):
-    """With none to look after nothing hangs: a restart would not bring any."""
+    """With no log to maintain nothing hangs: a restart would not bring any."""
 
     def find():
         if clock.monotonic_ms() > 2 * STALLED_MS:
@@ -302,8 +303,8 @@ def test_a_cleaner_that_waits_for_logs(clock):
 
 
 def test_a_log_that_does_not_compact(dirty):
-    """Kafka's max-dirty-percent is of the compacted logs: another is never cleaned, so its ratio
-    would only grow, and what was uncleanable in it never ends.
+    """Kafka's max-dirty-percent is about compacted logs: another is never cleaned, so its ratio
+    would only grow, and what was uncleanable in it would never end.
     """
     dirty.alter({"cleanup.policy": "delete"})
     cleaner = Cleaner(dirty)
@@ -315,7 +316,7 @@ def test_a_log_that_does_not_compact(dirty):
 
 
 def test_a_view_that_keeps_objects_too_long_is_told(make_log, put, clock, monkeypatch):
-    """S69: in metrics, and in `/healthz` as a notice, as a restart would not mend it."""
+    """S69: in metrics, and in `/healthz` as a notice, as a restart would not help."""
     log = make_log(min_cleanable_dirty_ratio=0, delete_retention_ms=90 * 86_400_000)
     put(log, "a=1 b=1 a=2")
     log.publish("delta")
@@ -368,8 +369,8 @@ def test_what_named_cuts_keep_is_told(make_log, put, clock):
 
 
 def test_who_waits_beside_many_writers_is_told(make_log, open_log, put):
-    """Who committed of late, what waits and how long it takes, as of the last sweep of proposals;
-    a log that lacks them has zeroes.
+    """Who committed recently, what waits and how long it takes, as of the last sweep of proposals;
+    a log without them has zeros.
     """
     log = make_log()
     cleaner = Cleaner(log)
@@ -394,7 +395,7 @@ def missing_package(_view):
 
 
 def test_who_asks_for_the_head_gets_no_body():
-    """Load balancers do: the same status and length as of GET, nothing after it."""
+    """Load balancers do: the same status and length as for GET, nothing after it."""
     reasons = []
     server = MonitorServer("0", lambda: reasons, list, None)
     try:
@@ -412,8 +413,8 @@ def test_who_asks_for_the_head_gets_no_body():
 
 
 def test_the_server():
-    """503 with the reasons, of each of the two checks its own; other paths are absent; an address
-    that is taken is refused.
+    """503 with the reasons, for each of the two checks its own; other paths are absent; an address
+    that is in use is refused.
     """
     server = MonitorServer("0", lambda: ["it hangs"], lambda: ["s3 is away"], None)
     try:
@@ -427,7 +428,7 @@ def test_the_server():
         with pytest.raises(urllib.error.HTTPError) as absent:
             urllib.request.urlopen(f"http://{server.address}/metrics")
         assert absent.value.code == 404
-        with pytest.raises(InvalidInputError, match="cannot listen at"):
+        with pytest.raises(InvalidInputError, match="cannot listen on"):
             MonitorServer(server.address, list, list, None)
     finally:
         server.close()
@@ -436,7 +437,7 @@ def test_the_server():
 
 
 def test_who_says_nothing_is_sent_away(monkeypatch):
-    """Else each such connection would keep a thread for ever."""
+    """Otherwise each such connection would keep a thread forever."""
     monkeypatch.setattr(metrics, "PATIENCE_S", 0.01)
     server = MonitorServer("127.0.0.1:0", list, list, None)
     host, _, port = server.address.rpartition(":")
@@ -446,7 +447,7 @@ def test_who_says_nothing_is_sent_away(monkeypatch):
 
 
 def test_json_lines():
-    """One object a line, the traceback in it."""
+    """One object per line, including the traceback."""
     try:
         raise OSError("away")
     except OSError:
@@ -458,8 +459,8 @@ def test_json_lines():
 
 
 def test_the_metrics_of_named_readers(make_log, put, clock):
-    """S64: lag and what overtakes each, looked at once a minute, and not at all unasked: a log
-    pays nothing for readers that nobody watches.
+    """S64: lag and what overtakes each, checked once a minute, and not at all unless requested: a
+    log pays nothing for readers that nobody watches.
     """
     log = make_log()
     put(log, "a=1 b=1")
@@ -491,7 +492,7 @@ def test_the_metrics_of_named_readers(make_log, put, clock):
 
 
 def test_what_the_monitor_hands_out_may_be_changed(dirty):
-    """Whoever watches a cleaner gets counts of his own: changing them changes no metric."""
+    """Each observer of a cleaner gets its own copy of the counts: changing it changes no metric."""
     cleaner = Cleaner(dirty)
     results = cleaner.run_once()
     before = values(cleaner)
@@ -503,7 +504,7 @@ def test_what_the_monitor_hands_out_may_be_changed(dirty):
 
 
 def test_the_readme_names_every_metric():
-    """By its name, or by its end where several begin alike: `records_read`, `_written`."""
+    """By its name, or by its suffix if several start alike: `records_read`, `_written`."""
     text = (Path(__file__).parents[4] / "cleaner/README.md").read_text()
     named = set(re.findall(r"`(?:clog_[a-z]+_)?(_?[a-z_]+)`", text))
 

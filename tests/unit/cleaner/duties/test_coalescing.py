@@ -52,8 +52,9 @@ def records(log):
 
 @pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete", ""])
 def test_objects_of_many_micro_batches_become_few_and_the_records_stay(store, clock, policy):
-    """Offsets, order, values, tombstones and timestamps are those from before, under every policy
-    (S1, S26, S31)."""
+    """Offsets, order, values, tombstones and timestamps are the same as before, under every policy
+    (S1, S26, S31).
+    """
     log = make(store, clock, cleanup_policy=policy)
     fill(log, clock, 40)
     before = records(log)
@@ -86,7 +87,7 @@ def test_it_waits_until_enough_objects_are_loose(store, clock):
 
 
 def test_a_shared_object_waits_no_longer_than_the_bound(store, clock):
-    """A quiet log's objects are coalesced, too, within a bounded time."""
+    """A quiet log's objects are coalesced too, within a bounded time."""
     log = make(store, clock)
     fill(log, clock, 2)
     clock.advance(WAIT_MS_MAX)
@@ -112,8 +113,9 @@ def test_appends_meanwhile_neither_wait_nor_are_lost(store, clock):
 
 @pytest.mark.nightly
 def test_a_record_is_rewritten_a_logarithmic_number_of_times(store, clock):
-    """Chunks grow as a binary counter does: 32 rounds rewrite each record 6 times at most, not 32
-    times, and leave at most 6 chunks in each partition."""
+    """Chunks grow like a binary counter: 32 rounds rewrite each record 6 times at most, not 32
+    times, and leave at most 6 chunks in each partition.
+    """
     log = make(store, clock)
     rewritten = 0
     for i in range(32):
@@ -126,8 +128,9 @@ def test_a_record_is_rewritten_a_logarithmic_number_of_times(store, clock):
 
 
 def test_chunks_that_share_nothing_are_taken_with_their_neighbours(store, clock, monkeypatch):
-    """Of writers that give each partition objects of its own: a bounded part of them becomes fewer
-    each time. One chunk of each partition would become itself again, for ever."""
+    """For writers that give each partition its own objects: a bounded part of them is merged each
+    time. One chunk of each partition would become itself again, forever.
+    """
     log = make(store, clock)
     for i in range(12):
         for p in range(3):
@@ -143,8 +146,9 @@ def test_chunks_that_share_nothing_are_taken_with_their_neighbours(store, clock,
 
 
 def test_a_damaged_object_keeps_no_others(store, clock):
-    """S28: all else is rewritten, trimmed, cleaned and swept as if it were whole, round by round;
-    the round says what is damaged when it ends."""
+    """S28: everything else is rewritten, trimmed, cleaned and swept as if it were whole, round by
+    round; the round reports the damage when it ends.
+    """
     log = make(store, clock, cleanup_policy="compact", file_delete_delay_ms=0)
     for p in range(3):
         for keys in ("ab", "cd", "ef", "gh"):
@@ -171,7 +175,7 @@ def test_a_damaged_object_keeps_no_others(store, clock):
 
 
 def test_what_lies_alone_beside_damage_stays(store, clock):
-    """S28: it would become itself again, each time until somebody repairs the store."""
+    """S28: it would become itself again, each time until the store is repaired."""
     log = make(store, clock)
     fill(log, clock, 5)
     inside(store).put(log.handle.manifest().segments[0][0].chunks[1].object.path, b"\0" * 100)
@@ -202,7 +206,8 @@ def test_what_was_swept_meanwhile_is_not_damaged(store, clock):
 
 def test_a_fast_writer_neither_starves_it_nor_keeps_it(store, clock):
     """S30: three races are lost to as many new objects each; it ends all the same, and the next
-    call takes those."""
+    call handles those.
+    """
     log = make(store, clock)
     other = Log.open(store, clock=clock)
     fill(log, clock, 40)
@@ -262,7 +267,7 @@ def test_records_below_the_low_watermark_are_trimmed_under_every_policy(store, c
 
 
 def test_chunks_below_the_low_watermark_are_not_read(store, clock):
-    """S37: of the segment that holds it, those that lie below; nor where they have gaps."""
+    """S37: in the segment that contains it, those below it; nor where they have gaps."""
     log = make(store, clock, cleanup_policy="compact", object_bytes=200)
     for _ in range(2):
         log.append([{"key": f"k{i:02}", "value": "1"} for i in range(30)], partition=0)

@@ -1,4 +1,6 @@
-"""Closing blocks (COMMIT.md §4): old commits go, and nobody who slept believes in what is gone."""
+"""Closing blocks (COMMIT.md §4): old commits are deleted, and no delayed process trusts what is
+gone.
+"""
 
 import pytest
 
@@ -66,7 +68,7 @@ def versions_in(store):
 
 
 def check_whole(store, *, rows, newest):
-    """From cold, with the hint that is there, an old one and none: the same log, sound."""
+    """Opened anew, with the existing hint, an old one and none: the same log, sound."""
     for hint in (None, b'{"version": 0}', b'{"version": 4}', b""):
         changed = copy_of(store)
         if hint is not None:
@@ -81,7 +83,9 @@ def check_whole(store, *, rows, newest):
 
 
 def test_old_commits_go_by_the_block(store):
-    """Those of whole blocks before the oldest readable version; all there was can be read."""
+    """Those of whole blocks before the oldest readable version; everything readable stays
+    readable.
+    """
     aged(store)
     rows = rows_in(Log.open(store).read())
     ids = {v: read_commit(inside(store), v).record.commit_id for v in range(16)}
@@ -97,7 +101,7 @@ def test_old_commits_go_by_the_block(store):
 
 
 def test_what_strangers_put_among_commits_stays(store):
-    """COMMIT.md §5: a copy that somebody keeps there is no commit of a closed block."""
+    """COMMIT.md §5: a copy that someone keeps there is not a commit of a closed block."""
     aged(store)
     names = ["commits/kept/" + "0" * 20 + ".json", "commits/notes.txt", "commits/.keep"]
     for name in names:
@@ -107,7 +111,7 @@ def test_what_strangers_put_among_commits_stays(store):
 
 
 def test_readable_versions_stay_readable(store):
-    """Their snapshots, edits and commits are there, down to the oldest."""
+    """Their snapshots, edits and commits exist, down to the oldest."""
     aged(store)
     tip = Log.open(store).handle.tip
     before = [manifest_at(inside(store), v, tip) for v in range(17, 30)]
@@ -116,7 +120,7 @@ def test_readable_versions_stay_readable(store):
 
 
 def test_a_dry_run_only_says_it(store):
-    """The same answer, and nothing is written."""
+    """The same result, and nothing is written."""
     aged(store)
     everything = [(o.path, o.size_bytes) for o in store.list("")]
     planned = close(store, dry_run=True)
@@ -144,7 +148,8 @@ def only_appended(store):
 
 def test_a_log_that_only_appends_closes_its_blocks(store):
     """S27: a version is readable for file.delete.delay.ms after it was replaced, whether or not an
-    object was; before its block goes the log says that it no longer is (B0)."""
+    object was; before its block is deleted the log records that it no longer is (B0).
+    """
     only_appended(store)
     rows = rows_in(Log.open(store).read())
     assert close(store, now_ms=START_MS + DAY_MS).objects == ()
@@ -169,7 +174,7 @@ def test_versions_stay_readable_for_the_delay(store):
 
 
 def test_the_process_has_a_delay(store):
-    """S45: as the sweep has it: log.segment.delete.delay.ms holds where the log sets nothing."""
+    """S45: as in the sweep: log.segment.delete.delay.ms applies if the log sets nothing."""
     append_to(Log.create(store, 1, clock=ManualClock(START_MS), ids=SeededIds(1)), 29)
     defaults = {"file.delete.delay.ms": str(3 * DAY_MS)}
     assert close(store, defaults=defaults).objects == ()
@@ -185,14 +190,14 @@ def test_young_commits_stay(store):
 
 
 def test_without_a_snapshot_nothing_goes(store, monkeypatch):
-    """The edits lead from version 0 then."""
+    """The edits then start from version 0."""
     monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 1 << 30)
     aged(store)
     assert close(store).objects == ()
 
 
 def test_a_snapshot_that_cannot_be_read_keeps_everything(store):
-    """It is read back whole first: damaged or missing, nothing is deleted."""
+    """It is read back in full first: if damaged or missing, nothing is deleted."""
     aged(store)
     version = Log.open(store).handle.tip.head.snapshot.version
     path = documents.snapshot_path(version)
@@ -207,8 +212,8 @@ def test_a_snapshot_that_cannot_be_read_keeps_everything(store):
 
 
 def test_a_snapshot_that_went_while_the_closer_slept(store):
-    """Only the newest version may say that a log is damaged: the snapshot of an old tip is swept
-    when nobody reads its versions any more.
+    """Only for the newest version is damage reported: the snapshot of an old tip is swept when
+    nobody reads its versions any more.
     """
     aged(store)
     snapshot = Log.open(store).handle.tip.head.snapshot
@@ -243,7 +248,9 @@ BEGINNINGS = {
 
 @pytest.mark.parametrize(("begin", "wanted"), BEGINNINGS.values(), ids=BEGINNINGS)
 def test_a_crash_anywhere_is_mended_by_the_next_run(begin, wanted):
-    """B0, B1, B2 and all calls around them: the log is whole, the next run ends where one does."""
+    """B0, B1, B2 and all calls around them: the log is whole, and the next run ends as an
+    undisturbed one.
+    """
     undisturbed = memory_store()
     begin(undisturbed)
     rows = rows_in(Log.open(undisturbed).read())
@@ -272,7 +279,7 @@ def test_a_crash_anywhere_is_mended_by_the_next_run(begin, wanted):
 
 @pytest.mark.nightly
 def test_a_log_is_whole_from_cold_after_some_deletions():
-    """B2 with hints that are old or gone: searches end behind the closed blocks."""
+    """B2 with old or missing hints: searches end after the closed blocks."""
     for left in (0, 1, 7, 8, 9, 15, 16):
         store = memory_store()
         aged(store)
@@ -312,8 +319,8 @@ def test_two_cleaners_at_once(store, begin, first):
 
 
 def test_a_closer_that_meets_a_sleepers_commit(store, make_clock):
-    """Another one closed its block meanwhile, and died while it deleted; a sleeping writer created
-    one of the deleted commits again: the block's file is right, and the next run goes on.
+    """Another cleaner closed its block meanwhile, and died while it deleted; a delayed writer
+    created one of the deleted commits again: the block's file is right, and the next run continues.
     """
     grow(store, 0)
     never = Log.open(copy_of(store), clock=make_clock(), ids=SeededIds(11))
@@ -338,7 +345,7 @@ def test_a_closer_that_meets_a_sleepers_commit(store, make_clock):
 
 
 def test_a_damaged_block_file_deletes_nothing(store):
-    """B1: it names other commits than there are, and all of them are there."""
+    """B1: it names other commits than exist, and all of them exist."""
     aged(store)
     ids = dict.fromkeys(range(BLOCK), "0" * 32)
 
@@ -364,8 +371,8 @@ def test_a_block_file_that_was_perhaps_not_written(store, kind):
 
 
 def test_a_block_without_a_file(store):
-    """S47: its file is made before its first commit, so the log is being deleted, or damaged: the
-    closer makes none, and leaves the commits alone.
+    """S47: its file is made before its first commit, so the log is being deleted, or is damaged:
+    the closer makes none, and leaves the commits alone.
     """
     aged(store)
     inside(store).delete(documents.block_path(0))
@@ -382,7 +389,7 @@ def _calls_of(store):
 
 
 def test_a_writer_that_slept_past_a_closed_block(store, make_clock):
-    """Its create succeeds, the block's file tells that it is lost, and it commits anew (K5)."""
+    """Its create succeeds, the block's file shows that it is lost, and it commits again (K5)."""
     clock = make_clock()
     grow(store, 5, clock)
     slept = FaultyStore(store, clock=clock)
@@ -410,7 +417,7 @@ def test_a_writer_that_slept_past_a_closed_block(store, make_clock):
 
 
 def test_a_reader_that_slept_past_a_closed_block(store, make_clock):
-    """It looks behind the closed blocks, whether its next version is there or not."""
+    """It looks after the closed blocks, whether its next version exists or not."""
     for zombie in (False, True):
         here = memory_store()
         clock = make_clock()
@@ -472,7 +479,7 @@ def test_a_poller_learns_of_a_block_that_was_closed_too_early(store):
 
 
 def test_an_idle_poll_is_one_request(store):
-    """COMMIT.md §7: and one more in 64; the first one asks whether the block is open, too."""
+    """COMMIT.md §7: and one more in 64; the first one also asks whether the block is open."""
     grow(store, 5)
     counting = CountingStore(store)
     poller = Log.open(counting, clock=ManualClock(START_MS))
@@ -500,7 +507,9 @@ class Before(WrappingStore):
     "folder", [documents.DATA, documents.SNAPSHOTS, documents.PAGES, documents.EDITS]
 )
 def test_a_sweep_beside_a_closer_of_blocks(store, folder, monkeypatch):
-    """What another one deletes meanwhile is needed no more: the sweep looks at a newer version."""
+    """What another cleaner deletes meanwhile is no longer needed: the sweep looks at a newer
+    version.
+    """
     monkeypatch.setattr("clog.storage.format.commits.INLINE_EDIT_BYTES_MAX", 10)
     grow(store, 29, delay_ms=0)
     now_ms = START_MS + 3 * DAY_MS
@@ -518,7 +527,7 @@ def test_a_sweep_beside_a_closer_of_blocks(store, folder, monkeypatch):
 
 
 def test_a_sweep_of_a_log_that_is_deleted_meanwhile(store):
-    """What is missing then is no damage."""
+    """What is missing then is not damage."""
     grow(store, 5)
     handle = Log.open(store, clock=ManualClock(START_MS), ids=SeededIds(51)).handle
     before = Before(handle.store, documents.DATA, lambda: discard(store))
@@ -527,8 +536,8 @@ def test_a_sweep_of_a_log_that_is_deleted_meanwhile(store):
 
 
 def test_a_sweep_of_a_log_whose_oldest_commit_is_missing(store):
-    """Damage, and not another cleaner's work: nothing is deleted."""
+    """Damage, not another cleaner's work: nothing is deleted."""
     log = grow(store, 5)
     log.handle.store.delete(documents.commit_path(0))
-    with pytest.raises(CorruptionError, match="needs what is missing"):
+    with pytest.raises(CorruptionError, match="needs a missing file"):
         sweep_orphans(Work(log.handle, START_MS))

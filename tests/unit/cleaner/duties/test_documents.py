@@ -1,4 +1,4 @@
-"""Documents that nobody needs go with the sweep; those that somebody may still need stay."""
+"""Documents that nobody needs are swept; those that may still be needed stay."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def store(clocked_store):
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch):
-    """Snapshots and pages as early as can be."""
+    """Snapshots and pages as early as possible."""
     monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
     monkeypatch.setattr("clog.storage.format.manifest.PAGE_CHUNKS_MIN", 3)
 
@@ -63,7 +63,7 @@ def test_all_that_is_needed_stays(store, clock):
 
 
 def test_old_snapshots_and_their_pages_go(store, clock):
-    """Once no readable version starts from them; what is left can be read."""
+    """Once no readable version starts from them; the rest can be read."""
     log = grow(store, clock, 40)
     rows = rows_in(log.read())
     snapshots, pages = names(store, documents.SNAPSHOTS), names(store, documents.PAGES)
@@ -125,7 +125,7 @@ def test_what_a_crash_left_goes_after_a_day(store, clock, path):
 
 
 def test_large_edits_stay(store, clock, monkeypatch):
-    """Those of commits that are there; also when their commits are carried by later ones only."""
+    """Those of existing commits; also when their commits are only carried by later ones."""
     monkeypatch.setattr("clog.storage.format.commits.INLINE_EDIT_BYTES_MAX", 10)
     grow(store, clock, 9)
     edits = names(store, documents.EDITS)
@@ -137,8 +137,8 @@ def test_large_edits_stay(store, clock, monkeypatch):
 
 
 def test_pages_of_writers_stay(store, clock, monkeypatch):
-    """Those of the newest head, and those that a head of the last day has let go; of both the pages
-    below the root, too.
+    """Those of the newest head, and those that a head of the last day has dropped; for both also
+    the pages below the root.
     """
     monkeypatch.setattr("clog.storage.format.writers.WRITERS_MAX", 4)
     monkeypatch.setattr("clog.storage.format.writers.PAGE_BYTES_MAX", 300)
@@ -173,7 +173,7 @@ def test_pages_of_writers_stay(store, clock, monkeypatch):
 
 
 def test_no_page_goes_where_the_one_above_is_missing(store, clock, monkeypatch):
-    """Nobody could say which are needed: damage, and nothing is deleted."""
+    """Nobody could know which are needed: damage, and nothing is deleted."""
     monkeypatch.setattr("clog.storage.format.writers.WRITERS_MAX", 4)
     monkeypatch.setattr("clog.storage.format.writers.PAGE_BYTES_MAX", 300)
     log = grow(store, clock, 1)
@@ -190,8 +190,8 @@ def test_no_page_goes_where_the_one_above_is_missing(store, clock, monkeypatch):
 
 
 def test_a_log_without_its_oldest_commits_and_snapshots_is_sound(store, clock, monkeypatch):
-    """COMMIT.md §4, §5: blocks are closed, and of what is left the snapshots go that no readable
-    version's head names. Who verifies the log starts from one that is there.
+    """COMMIT.md §4, §5: blocks are closed, and from the rest those snapshots are deleted that no
+    readable version's head names. Verifying the log starts from one that exists.
     """
     monkeypatch.setattr("clog.storage.format.documents.BLOCK_VERSIONS", 32)
     log = grow(store, clock, 1)

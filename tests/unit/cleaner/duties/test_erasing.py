@@ -1,6 +1,7 @@
-"""Erasures, carried out (S59, S60, FORMAT.md §17): what goes, when, and what holds it up."""
+"""Erasures, carried out (S59, S60, FORMAT.md §17): what is removed, when, and what delays it."""
 
 import json
+import time
 
 import pyarrow as pa
 import pytest
@@ -9,12 +10,15 @@ from clog.cleaner import Cleaner
 from clog.cleaner.duties import Work
 from clog.cleaner.duties.erasing import carry_out
 from clog.cleaner.duties.layout import Run, relayout
-from clog.cleaner.duties.sweep import sweep_released
-from clog.storage import CorruptionError, InvalidInputError, Log
+from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
+from clog.storage import CorruptionError, InvalidInputError, Log, ManualClock
 from clog.storage.commit.proposals import Writer
 from clog.storage.cuts import drop_cut, name_cut
+from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.erasures import keyed_hashes
+from clog.storage.store.contract import WrappingStore
+from clog_testing.crash import discard, memory_store
 from clog_testing.invariants import check_log
 
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000
@@ -30,7 +34,7 @@ def store(clocked_store):
 
 
 def holding(store, *words):
-    """The paths of the files that hold one of these words."""
+    """The paths of the files that contain one of these words."""
     data = {found.path: store.get(found.path) for found in store.list("")}
     return {path for path, held in data.items() if any(word in held for word in words)}
 
@@ -48,7 +52,7 @@ def records(log):
 
 
 def rounds_until_done(log, clock, *, every_ms=ROUND_MS, most_ms=BOUND_MS):
-    """Runs rounds until no erasure waits; returns how long that took."""
+    """Runs rounds until no erasure is pending; returns how long that took."""
     began_ms, cleaner = clock.now_ms(), Cleaner(log)
     while True:
         cleaner.run_once()
@@ -66,7 +70,7 @@ ERASED = (b"k03", b"-of-k03", b"by-03", b"k07", b"-of-k07", b"by-07")
     [("appended", True), ("marked", False), ("trimmed", True), ("coalesced", False)],
 )
 def test_every_byte_of_the_keys_goes_and_nothing_else(make_log, store, clock, notify, history):
-    """S59: keys, values and headers, whatever lies where, within the stated days, in a log that is
+    """S59: keys, values and headers, wherever they are, within the stated days, in a log that is
     quiet; other keys keep all their records, and their offsets.
     """
     log = make_log(2, **PLAIN)
@@ -98,7 +102,7 @@ def test_every_byte_of_the_keys_goes_and_nothing_else(make_log, store, clock, no
 
 
 def test_what_died_by_no_pass_stays(make_log, store, clock):
-    """S59: an erasure never removes a record of another key: where no pass runs, all are there."""
+    """S59: an erasure never removes a record of another key: while no pass runs, all are there."""
     log = make_log(2, **PLAIN, cleanup_policy="delete", retention_ms=-1)
     for i in range(4):
         log.append(rows(i))
@@ -109,7 +113,7 @@ def test_what_died_by_no_pass_stays(make_log, store, clock):
 
 
 def test_later_appends_are_not_covered(make_log, store, clock):
-    """S59: the receipt names the version, and what came after it stays."""
+    """S59: the receipt names the version, and later records stay."""
     log = make_log(1, **PLAIN)
     log.append(rows(0))
     log.erase(["k03"], notify=False)
@@ -122,7 +126,7 @@ def test_later_appends_are_not_covered(make_log, store, clock):
 
 
 def test_no_older_value_shows_on_the_way(make_log, store, clock):
-    """S59: all rows die by one commit, in all partitions."""
+    """S59: all rows are killed by one commit, in all partitions."""
     log = make_log(2, **PLAIN)
     for i in range(3):
         log.append([{"key": "k", "value": str(i)}], partition=i % 2)
@@ -135,7 +139,7 @@ def test_no_older_value_shows_on_the_way(make_log, store, clock):
 
 
 def test_a_request_is_one_commit_and_shows_what_it_waits_for(make_log, store, clock):
-    """S59: from the request on `erasures` and `describe` name the reason."""
+    """S59: from the request on `erasures` and `describe` show the reason."""
     log = make_log(1, **PLAIN)
     log.append(rows(0))
     request = log.erase(["k03"])
@@ -169,7 +173,7 @@ def test_a_refused_request_leaves_nothing(make_log, store, keys, said):
 
 
 def test_a_cut_holds_an_erasure_up(make_log, store, clock):
-    """S59, S69: pending, with the holder, until it lets go."""
+    """S59, S69: pending, with the holder, until it is released."""
     log = make_log(1, **PLAIN)
     log.append(rows(0))
     name_cut(log.handle, "month-end", None)
@@ -187,7 +191,7 @@ def test_a_cut_holds_an_erasure_up(make_log, store, clock):
 
 
 def test_a_published_cut_is_named(make_log, store, clock):
-    """S59: not the view, of which no other publication lets go of what the cut shows."""
+    """S59: not the view, where no other publication releases what the cut shows."""
     pytest.importorskip("pyroaring")
     log = make_log(1, **PLAIN)
     log.append(rows(0))
@@ -201,8 +205,8 @@ def test_a_published_cut_is_named(make_log, store, clock):
 
 @pytest.mark.parametrize("name", ["delta", "iceberg"])
 def test_a_published_view_is_named(make_log, store, clock, name):
-    """S59: it shows a version from before until it is published anew, and file.delete.delay.ms
-    after that.
+    """S59: it shows an earlier version until it is published again, and file.delete.delay.ms after
+    that.
     """
     pytest.importorskip("pyroaring")
     pytest.importorskip("fastavro")
@@ -216,7 +220,7 @@ def test_a_published_view_is_named(make_log, store, clock, name):
         clock.advance(DAY_MS)
     (one,) = log.erasures()
     assert one.state == "pending"
-    assert f"the {name} view still shows a version from before" in one.reason
+    assert f"the {name} view still shows an earlier version" in one.reason
     assert f"clog publish --withdraw --format {name}" in one.reason
     assert log.describe()["erasures"] == {one.id: one.reason}
     rounds_until_done(log, clock, every_ms=DAY_MS, most_ms=5 * DAY_MS)
@@ -238,18 +242,18 @@ def test_a_reader_that_holds_is_named(make_log, store, clock):
 
 
 def test_a_reader_that_holds_tombstones_is_named(make_log, store, clock):
-    """S59, S64: where they stay for longer than `delete.retention.ms`."""
+    """S59, S64: if they stay for longer than `delete.retention.ms`."""
     log = make_log(1, **PLAIN, reader_hold_max_ms=6 * DAY_MS, max_compaction_lag_ms=7 * DAY_MS)
     log.append(rows(0))
     log.reader("quick", hold_ms=HOUR_MS).commit({0: 1})
     log.reader("billing", hold_ms=6 * DAY_MS).commit({0: 1})
     log.erase(["k03"])
     Cleaner(log).run_once()
-    assert "the reader 'billing' holds its tombstones, until" in log.erasures()[0].reason
+    assert "the reader 'billing' holds its tombstones until" in log.erasures()[0].reason
 
 
 def test_an_undecided_transaction_is_named(make_log, store, clock):
-    """H-E15: rows that are undecided are killed once they are decided, either way."""
+    """H-E15: undecided rows are killed once they are decided, either way."""
     log = make_log(1, **PLAIN)
     log.append(rows(0))
     open_one = log.transaction("job", visible=True)
@@ -310,7 +314,7 @@ def test_a_sleeping_append_is_refused_once_the_receipt_is_there(make_log, store,
     ],
 )
 def test_a_file_that_nobody_knows_holds_it_up(make_log, store, clock, path):
-    """S60: what may hold anything is named, not passed over, in the folders of views as well."""
+    """S60: what may contain anything is named, not skipped, in the folders of views as well."""
     log = make_log(1, **PLAIN)
     log.append(rows(0))
     log.publish("delta")
@@ -330,21 +334,50 @@ def test_a_file_that_nobody_knows_holds_it_up(make_log, store, clock, path):
 
 
 def test_a_lost_request_is_told_and_holds_nothing_else_up(make_log, store, clock):
-    """S28: the round says what is gone, and cleans all the same."""
+    """S28: the round reports what is missing, and cleans all the same."""
     log = make_log(1, **PLAIN)
     log.append(rows(0))
     request = log.erase(["k03"])
     log.handle.store.delete(documents.erasure_path(request.id))
     log.append(rows(1))
     log.roll()
-    with pytest.raises(CorruptionError, match="the keys of an erasure; restore it"):
+    with pytest.raises(CorruptionError, match="the keys of an erasure, is gone; restore it"):
         Cleaner(log).run_once(force=True)
     assert log.describe()["partition_details"][0]["records"] == 12
 
 
+class SweptStore(WrappingStore):
+    """A store that another cleaner sweeps right after each request of an erasure."""
+
+    sweep = staticmethod(lambda: None)
+
+    def put(self, path, data):
+        self.inner.put(path, data)
+        name = path.rpartition("/")[2]
+        if documents.erasure_of(f"{documents.ERASURES}{name}") is not None:
+            self.sweep()
+
+
+def test_a_clock_ahead_of_the_store_sweeps_no_request_that_is_being_made(clock):
+    """E1: between a request and its commit, its age is told by the store's times alone."""
+    clock = ManualClock(int(time.time() * 1000) + 30 * DAY_MS)
+    memory = memory_store()
+    store = SweptStore(memory)
+    log = Log.create(store, 1, PLAIN, clock=clock, ids=SeededIds(1))
+    log.append(rows(0))
+    clock.advance(2 * DAY_MS)
+    other = Log.open(memory, clock=clock)
+    store.sweep = lambda: sweep_orphans(Work(other.handle, clock.now_ms()))
+    request = log.erase(["k03"], notify=False)
+    assert other.handle.refresh().head.orphan_floor == 1
+    folder = documents.folder_of(log.handle.standing.log_id)
+    assert memory.get(f"{folder}/{documents.erasure_path(request.id)}")
+    discard(memory)
+
+
 def test_what_holds_a_key_is_written_once(make_log, store, clock):
-    """S59: bytes written are at most 1.2 times those of the objects that held a key; others are
-    not written, and many keys, in several requests, are one rewrite.
+    """S59: bytes written are at most 1.2 times those of the objects that held a key; others are not
+    written, and many keys, in several requests, are one rewrite.
     """
     log = make_log(1, **PLAIN)
     for part in range(8):
@@ -369,7 +402,7 @@ def test_what_holds_a_key_is_written_once(make_log, store, clock):
 
 
 def test_followers_learn_it(make_log, store, clock, tmp_path):
-    """S41, S59: by the tombstone; without one, who had read the records is told."""
+    """S41, S59: by the tombstone; without one, readers that had read the records get an error."""
     log = make_log(1, **PLAIN)
     log.append(rows(0))
     for notify in (True, False):
@@ -383,7 +416,7 @@ def test_followers_learn_it(make_log, store, clock, tmp_path):
 
 
 def test_a_typed_log(store, clock):
-    """S61: keys as its schema has them; statistics and dictionaries of what stays are new."""
+    """S61: keys as its schema has them; statistics and dictionaries of the rest are new."""
     schema = {"key": pa.string(), "value": pa.struct([("city", pa.string())])}
     log = Log.create(store, 1, PLAIN, clock=clock, schema=schema)
     log.append([{"key": f"zz{i:02}", "value": {"city": f"town{i:02}"}} for i in range(40)])
@@ -420,7 +453,7 @@ def test_an_ordered_log(make_log, store, clock, strategy):
 
 
 def test_a_log_that_takes_offsets(store, clock):
-    """FORMAT.md §16: no tombstone takes an offset that its source gives."""
+    """FORMAT.md §16: no tombstone takes an offset that the source assigns."""
     log = Log.create(store, 1, PLAIN, clock=clock, features=["given-offsets"])
     log.append([{"key": "a", "value": "v-of-a"}], offsets=[7], producer=("m", 1))
     with pytest.raises(InvalidInputError, match="notify=False"):
@@ -432,7 +465,7 @@ def test_a_log_that_takes_offsets(store, clock):
 
 
 def test_receipts_are_a_chain(make_log, store, clock):
-    """S60: numbers without gap, each with the hash of the one before."""
+    """S60: numbers without gaps, each with the hash of its predecessor."""
     log = make_log(1, **PLAIN)
     log.append(rows(0))
     for key in ("k01", "k02"):
@@ -451,7 +484,7 @@ def test_receipts_are_a_chain(make_log, store, clock):
 
 def test_names_that_are_keys_are_in_the_receipt(make_log, store, clock):
     """H-E10: producers, transactions, readers, cuts, queries, sources and their marks, and values
-    of configs, by the hashes of the keys; they hold nothing up.
+    of configs, by the hashes of the keys; they delay nothing.
     """
     log = make_log(1, **PLAIN, **{"delete.retention.ms": DAY_MS})
     log.append(rows(0), producer=("k01", 1))
@@ -471,7 +504,7 @@ def test_names_that_are_keys_are_in_the_receipt(make_log, store, clock):
 
 
 def test_hashes_of_what_is_appended_are_kept_no_more(make_log, store, clock):
-    """H-E8: a repeated sequence is answered as ever, without the records being compared."""
+    """H-E8: a repeated sequence gets its result as usual, without the records being compared."""
     log = make_log(1, **PLAIN)
     log.append(rows(0), producer=("p", 1))
     log.erase(["k01"])

@@ -1,4 +1,6 @@
-"""A disk without a free byte: what makes room goes first, and nothing has to be written for it."""
+"""A disk without a free byte: what frees space is deleted first, and nothing has to be written for
+it.
+"""
 
 import os
 import shutil
@@ -38,7 +40,7 @@ def big(key="k"):
 
 @pytest.fixture(params=["8m", "24m"])
 def disk(tmp_path, request):
-    """A file system of its own, which a test may fill."""
+    """A separate file system, which a test may fill."""
     mounted = tmp_path / "disk"
     mounted.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "none", str(mounted)]
@@ -51,7 +53,7 @@ def disk(tmp_path, request):
 
 
 def fill(disk):
-    """Takes all room that is left."""
+    """Takes all remaining space."""
     with (disk / "others").open("ab", buffering=0) as file, suppress(OSError):
         while True:
             file.write(b"x" * 4096)
@@ -62,7 +64,7 @@ def fill(disk):
 
 
 def full_log(disk, clock=None):
-    """A log that a cleaner has looked after, on a disk that has no room any more."""
+    """A log that a cleaner has maintained, on a disk that has no more space."""
     log = Log.create(f"{disk}/log", 1, CONFIG, clock=clock)
     for _ in range(3):
         log.append([big()])
@@ -74,8 +76,9 @@ def full_log(disk, clock=None):
 
 
 def test_delete_records_makes_room_on_a_full_disk(disk):
-    """S36: the commit that deletes takes the place of the reserve; the cleaner then has room for
-    its own, the disk is free, and the reserve is back."""
+    """S36: the commit that deletes uses the space of the reserve; the cleaner then has space for
+    its own, the disk is free, and the reserve is back.
+    """
     log = full_log(disk)
     assert log.delete_records({0: -1}) == {0: 3}
     for _ in range(2):  # The first may have released them in this very millisecond.
@@ -90,8 +93,9 @@ def test_delete_records_makes_room_on_a_full_disk(disk):
 
 
 def test_a_round_makes_room_on_a_full_disk(disk, clock):
-    """S32: retention is a commit, which takes the place of the reserve; its objects go once the
-    delay is over, which is none here."""
+    """S32: retention is a commit, which uses the space of the reserve; its objects are deleted once
+    the delay is over, which is zero here.
+    """
     log = full_log(disk, clock)
     clock.advance(8 * DAY_MS)
     for _ in range(2):
@@ -116,7 +120,7 @@ def test_a_disk_that_nothing_can_make_room_on(disk):
 
 
 class FullStore(WrappingStore):
-    """A store that takes nothing while it is full; deleting makes no room before ``needed``."""
+    """A store that accepts nothing while it is full; deleting frees no space before ``needed``."""
 
     def __init__(self, inner):
         super().__init__(inner)
@@ -141,7 +145,7 @@ class FullStore(WrappingStore):
 
 
 class SmallStore(WrappingStore):
-    """A store that takes no more than ``room`` bytes more; deleting gives them back."""
+    """A store that accepts only ``room`` more bytes; deleting gives them back."""
 
     room = 1 << 40
 
@@ -165,8 +169,9 @@ class SmallStore(WrappingStore):
 
 @pytest.mark.parametrize(("policy", "room"), [("compact", 41_000), ("delete", 60_000)])
 def test_a_rewrite_that_finds_no_room_gives_back_what_it_took(policy, room, tmp_path, clock):
-    """S68: what a pass, or coalescing, wrote and could not commit goes at once; left there it took
-    the room that deleteRecords needs, and stayed."""
+    """S68: what a pass, or coalescing, wrote and could not commit is deleted at once; otherwise it
+    would take the space that deleteRecords needs, and stay.
+    """
     small = SmallStore(open_store(f"{tmp_path}/log", {"fsync": False}))
     config = {**CONFIG, "cleanup.policy": policy, "segment.bytes": "50000"}
     log = Log.create(small, 1, config, clock=clock, ids=SeededIds(1))
@@ -185,7 +190,7 @@ def test_a_rewrite_that_finds_no_room_gives_back_what_it_took(policy, room, tmp_
 
 
 class NoMoreCommits(WrappingStore):
-    """A store that takes no commit of a kind any more."""
+    """A store that no longer accepts commits of a kind."""
 
     operation = b"none"
 
@@ -212,7 +217,7 @@ def masked(store, clock):
 
 
 def check_nothing_left(log):
-    """Each object and bitmap is in the manifest, or will go by its date."""
+    """Each object and bitmap is in the manifest, or is due to be deleted by its date."""
     manifest = log.handle.manifest()
     known = {*manifest.files(), *(r.path for r in manifest.released)}
     assert {found.path for found in log.handle.store.list("data/")} == known
@@ -228,7 +233,7 @@ def test_masks_that_find_no_room_leave_nothing(masked):
 
 
 def test_masks_that_a_pass_carries_over_leave_nothing(masked):
-    """S68: bits of rows that were superseded by what a pass does not come to."""
+    """S68: bits of rows that were superseded by what a pass does not reach."""
     log, cleaner = masked
     cleaner.run_once()
     log.handle.standing.root.operation = b'"clean"'
@@ -266,8 +271,9 @@ def swept_in_part(clock, tmp_path):
 
 
 def test_what_committed_bounds_allow_goes_without_a_write(swept_in_part):
-    """COMMIT.md §5: released below the oldest readable version, never committed below the floor,
-    and temporary files that are old; nothing that a reader needs."""
+    """COMMIT.md §5: objects released below the oldest readable version or never committed below the
+    floor, and old temporary files; nothing that a reader needs.
+    """
     log, full, allowed = swept_in_part
     full.is_full = True
     full.deleted.clear()
@@ -282,7 +288,7 @@ def test_what_committed_bounds_allow_goes_without_a_write(swept_in_part):
 
 
 def test_a_round_on_a_full_disk_begins_with_what_may_go(swept_in_part, clock):
-    """So a cleaner needs no reserve where another one died; the round is done as ever."""
+    """So a cleaner needs no reserve where another one died; the round is done as usual."""
     log, full, allowed = swept_in_part
     log.alter({"segment.ms": "1"})
     clock.advance(10)
@@ -294,7 +300,7 @@ def test_a_round_on_a_full_disk_begins_with_what_may_go(swept_in_part, clock):
 
 
 def test_nothing_is_deleted_that_a_sweep_would_not(swept_in_part):
-    """A sweep afterwards finds nothing of the kinds that went."""
+    """A sweep afterwards finds nothing of the kinds that were deleted."""
     log, full, _ = swept_in_part
     full.is_full = True
     with_room(

@@ -18,7 +18,7 @@ DAY_MS = 86_400_000
 
 
 class DataCounts(CountingStore):
-    """Counts the objects that are made, too."""
+    """Also counts the objects that are made."""
 
     made = 0
 
@@ -30,7 +30,8 @@ class DataCounts(CountingStore):
 @pytest.fixture
 def wide():
     """Makes logs of micro-batches, each an object with rows of every partition; sealed at the end,
-    or after each. All of them are alike."""
+    or after each. All of them are alike.
+    """
     stores = []
 
     def make(*, roll_each=False, keys=7, **config):
@@ -68,7 +69,7 @@ def counter(log):
 
 
 def counting(log):
-    """The counter of a log's requests, begun anew once its manifest is there."""
+    """The counter of a log's requests, reset once its manifest is loaded."""
     log.handle.manifest()
     store = counter(log)
     store.reset()
@@ -85,14 +86,14 @@ def records(log):
 
 
 def untimed(log):
-    """The records without their timestamps: who loses a race naps."""
+    """The records without their timestamps: the loser of a race sleeps."""
     return [
         (p, r["offset"], r["key"], r["value"]) for p, rows in records(log).items() for r in rows
     ]
 
 
 def state(log):
-    """All that a round is to leave alike, whatever it read."""
+    """Everything that a round should leave the same, whatever it read."""
     log.handle.refresh()
     manifest = log.handle.manifest()
     segments = [[(s.base, s.next, s.created_ms) for s in of] for of in manifest.segments]
@@ -109,7 +110,7 @@ def horizons(log):
 
 
 def alone(log, **given):
-    """A cleaner whose passes read for themselves."""
+    """A cleaner whose passes each read for themselves."""
     cleaner = Cleaner(log, **given)
     for log_round in cleaner._log_rounds:
         log_round.before_passes = lambda: None
@@ -123,7 +124,8 @@ def operations(log):
 @pytest.mark.parametrize("keys", [7, 10_000])
 def test_a_late_cleaner_reads_each_shared_object_once(wide, keys):
     """At most twice as many GETs as there are partitions and objects, not twice for each partition
-    and object; and no more bytes are written for it, however much is superseded."""
+    and object; and no more bytes are written for it, however much is superseded.
+    """
     first, other = wide(keys=keys), wide(keys=keys)
     store = counting(first)
     results = Cleaner(first).run_once()
@@ -149,7 +151,8 @@ def test_a_late_cleaner_reads_each_shared_object_once(wide, keys):
 )
 def test_what_is_cleaned_does_not_depend_on_it(wide, config, given):
     """Records, offsets, timestamps, horizons and first dirty offsets, round by round until the
-    tombstones are gone; with several threads, with several maps, and where segments merge."""
+    tombstones are gone; with several threads, with several maps, and with merging segments.
+    """
     first, other = (wide(delete_retention_ms=5000, **config) for _ in range(2))
     for _ in range(4):
         done, alike = (
@@ -173,8 +176,9 @@ def test_what_is_cleaned_does_not_depend_on_it(wide, config, given):
 
 @pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.nightly), 3])
 def test_others_at_work_meanwhile(wide, threads):
-    """S30: another cleaner, whose rounds come between; what it did is left out, nothing is lost,
-    and whoever comes later finds it clean."""
+    """S30: another cleaner, whose rounds come in between; what it did is left out, nothing is lost,
+    and later rounds find the log clean.
+    """
     first, other = wide(), wide()
     Cleaner(other).run_once(force=True)
     store, clock = counter(first).inner, first.handle.clock
@@ -202,7 +206,7 @@ def test_others_at_work_meanwhile(wide, threads):
 
 
 def test_records_deleted_meanwhile(wide):
-    """S37: what lies below the log start goes, and nothing else."""
+    """S37: what is below the log start is removed, and nothing else."""
     log = wide(keys=10_000)
     store, clock = counter(log).inner, log.handle.clock
     delete = lambda: Log.open(store, clock=clock).delete_records({3: 25})  # noqa: E731
@@ -253,7 +257,7 @@ def test_where_memory_does_not_suffice_coalescing_comes_first(wide):
 
 @pytest.mark.usefixtures("no_memory")
 def test_few_large_chunks_are_not_coalesced_first(wide, monkeypatch):
-    """It would write more than it spares the passes."""
+    """It would write more than it saves the passes."""
     monkeypatch.setattr(layout, "REQUEST_BYTES", 10)
     log = wide()
     assert plan_round(log.handle, now_ms=log.handle.clock.now_ms()).coalesced_first == []
@@ -273,7 +277,7 @@ def test_the_plan_of_a_round_that_gathers(wide):
 
 @pytest.mark.usefixtures("no_memory")
 def test_a_round_that_ends_between_coalescing_and_cleaning(wide):
-    """What was coalesced stays, and the next round goes on from there."""
+    """What was coalesced stays, and the next round continues from there."""
     log, other = wide(), wide()
     cleaner = Cleaner(log)
 
@@ -290,7 +294,7 @@ def test_a_round_that_ends_between_coalescing_and_cleaning(wide):
 
 @pytest.mark.parametrize("policy", ["compact", "delete", "compact,delete"])
 def test_segments_of_one_chunk_are_taken_apart_by_nobody(wide, policy):
-    """No more objects are made than are left: not one for each chunk, that later ones replace."""
+    """Only as many objects are made as are left: not one for each chunk, replaced by later ones."""
     log = wide(roll_each=True, cleanup_policy=policy)
     store = counting(log)
     for _ in range(3):
@@ -303,8 +307,9 @@ def test_segments_of_one_chunk_are_taken_apart_by_nobody(wide, policy):
 
 @pytest.mark.parametrize("keys", [7, 10_000])
 def test_their_objects_are_fetched_once_for_all_passes(wide, keys):
-    """Not twice for each partition, though nothing of them is coalesced; and what is cleaned does
-    not depend on it."""
+    """Not twice for each partition, though nothing in them is coalesced; and what is cleaned does
+    not depend on it.
+    """
     log, other = wide(roll_each=True, keys=keys), wide(roll_each=True, keys=keys)
     store = counting(log)
     assert len(Cleaner(log).run_once()) == PARTITIONS
@@ -318,7 +323,7 @@ def test_their_objects_are_fetched_once_for_all_passes(wide, keys):
 
 @pytest.mark.parametrize("data", [None, b"\0" * 100])
 def test_one_that_is_damaged_is_told_by_its_passes(wide, data):
-    """S28: or gone, as where each pass reads for itself."""
+    """S28: or gone, as if each pass read for itself."""
     log = wide(roll_each=True)
     path = log.handle.manifest().segments[0][4].chunks[0].object.path
     store = inside(counter(log))
@@ -347,8 +352,9 @@ def test_they_wait_for_their_pass_as_they_are(wide):
 
 
 def test_an_object_with_bytes_of_nobody_is_taken_apart(wide):
-    """S46: once a partition has let go of its rows in it, they stay no longer than coalescing
-    waits."""
+    """S46: once a partition has released its rows in it, they stay no longer than
+    coalescing waits.
+    """
     log = wide(roll_each=True, cleanup_policy="compact", min_compaction_lag_ms=DAY_MS)
     shared = {c.object.path for _, c in log.handle.manifest().chunks()}
     log.delete_records({5: -1})

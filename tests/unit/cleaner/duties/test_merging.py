@@ -11,8 +11,9 @@ CONFIG = {"segment_bytes": 14 * 100, "segment_chunks": 2, "retention_ms": -1}
 
 @pytest.mark.parametrize("policy", ["delete", ""])
 def test_segments_sealed_by_their_chunks_merge(make_log, put, there, clean, store, policy):
-    """Design: the manifest follows the data: no segment is left for each segment.chunks batches;
-    offsets and records are what they were."""
+    """Design: the manifest follows the data: no longer a segment for each segment.chunks batches;
+    offsets and records are unchanged.
+    """
     log = make_log(cleanup_policy=policy, **CONFIG)
     put(log, "a=1 b=1 " * SEGMENTS_MIN + "c=1")
     before = there(log)
@@ -36,8 +37,9 @@ def test_segments_sealed_by_their_chunks_merge(make_log, put, there, clean, stor
     ],
 )
 def test_what_merges(make_log, put, clock, store, config, left):
-    """As much as fits one segment by its bytes, where it is worth a commit; passes merge where the
-    log compacts."""
+    """As much as fits one segment by its bytes, if it is worth a commit; in a log that compacts,
+    passes merge.
+    """
     log = make_log(**{"cleanup_policy": "delete", **CONFIG, **config})
     for i in range(SEGMENTS_MIN * 2):
         put(log, f"a={i % 10}", timestamp=clock.now_ms())
@@ -49,7 +51,7 @@ def test_what_merges(make_log, put, clock, store, config, left):
 
 
 def test_the_grain_of_retention_stays(make_log, put, clock, store):
-    """S32: a segment spans segment.ms at most, so that time retention cuts as it would have."""
+    """S32: a segment spans segment.ms at most, so that time retention deletes as it would have."""
     log = make_log(**{"cleanup_policy": "delete", **CONFIG}, segment_ms=10_000)
     for _ in range(SEGMENTS_MIN * 2):
         put(log, "a=1", timestamp=clock.now_ms())
@@ -62,8 +64,9 @@ def test_the_grain_of_retention_stays(make_log, put, clock, store):
 
 
 def test_the_grain_is_that_of_all_where_timestamps_go_back(make_log, put, clock, store):
-    """S32: older records in a later segment widen the span, too: they would stay as long as the
-    newest."""
+    """S32: older records in a later segment widen the span too: they would stay as long as the
+    newest.
+    """
     log = make_log(**{"cleanup_policy": "delete", **CONFIG}, segment_ms=10_000)
     newest_ms = clock.now_ms()
     for i in range(SEGMENTS_MIN * 2):

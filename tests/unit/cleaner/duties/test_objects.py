@@ -1,4 +1,4 @@
-"""Deleting what no readable version needs, and the clock that says so."""
+"""Deleting what no readable version needs, and the clock that decides it."""
 
 import os
 from itertools import pairwise
@@ -60,8 +60,9 @@ def test_replaced_objects_wait(make_log, put, clean, store, clock):
 
 
 def test_an_object_lives_while_any_partition_needs_it(make_log, clean, store, clock):
-    """FORMAT.md §6: an object that lost a chunk stays while another one refers to it; it goes a
-    delay after it lost the last one."""
+    """FORMAT.md §6: an object that lost a chunk stays while another one refers to it; it is deleted
+    a delay after it lost the last one.
+    """
     log = make_log(2, segment_bytes=1000, file_delete_delay_ms=1000)
     log.append([{"key": k, "value": "1"} for k in "aa"], partition=[0, 1])
     log.append([{"key": "a", "value": "2"}], partition=0)
@@ -84,7 +85,7 @@ def test_an_object_lives_while_any_partition_needs_it(make_log, clean, store, cl
 
 
 def test_a_dry_run_deletes_nothing(make_log, put, clean, store, clock):
-    """It says what would go, and commits nothing."""
+    """It lists what would be deleted, and commits nothing."""
     log = make_log(file_delete_delay_ms=0)
     put(log, "a=1 b=1 a=2")
     log.roll()
@@ -105,7 +106,7 @@ def test_a_dry_run_deletes_nothing(make_log, put, clean, store, clock):
 
 
 def test_released_meanwhile(make_log, put, clean, store, clock, open_log):
-    """S27: what is released while the sweep runs keeps its whole delay."""
+    """S27: what is released while the sweep runs keeps its full delay."""
     log = make_log(file_delete_delay_ms=1000)
     put(log, "a=1 b=1 a=2 c=1 d=1 e=1")
     log.roll()
@@ -130,7 +131,7 @@ def test_released_meanwhile(make_log, put, clean, store, clock, open_log):
 
 
 def orphan_of(log, store, clock):
-    """An object that is never committed, with the version of now as its stamp."""
+    """An object that is never committed, with the current version as its stamp."""
     writer = log.object_writer()
     records, _ = to_records([{"key": "a", "value": "1"}], now_us=clock.now_us())
     writer.add(records, np.zeros(1, np.int32))
@@ -138,7 +139,9 @@ def orphan_of(log, store, clock):
 
 
 def test_orphans(make_log, put, store, clock, open_log):
-    """COMMIT.md §5: objects of which no readable version knows go once they are a day old."""
+    """COMMIT.md §5: objects of which no readable version knows are deleted once they are
+    a day old.
+    """
     log = make_log()
     put(log, "a=1")
     (orphan,) = orphan_of(log, store, clock)
@@ -167,7 +170,7 @@ def test_a_slow_job_past_the_floor(make_log, put, store, clock):
 
 
 def test_a_log_without_old_versions(make_log, put, store, clock):
-    """The floor is a version that was old enough, never the oldest readable one for want of it."""
+    """The floor is a version that was old enough, never the oldest readable one for lack of it."""
     log = make_log(file_delete_delay_ms=0)
     for _ in range(3):
         put(log, "a=1 b=1 a=2")
@@ -196,8 +199,8 @@ def test_an_idle_log_gets_one_commit(make_log, put, store, clock):
 
 
 def test_a_log_that_was_crowded_gets_one_commit(make_log, open_log, put, clock):
-    """It forgets all answers, which are old; and that is no reason for another one (FORMAT.md
-    §21).
+    """It drops all answers, which are old; and that is no reason for another one
+    (FORMAT.md §21).
     """
     log = make_log()
     log.upgrade(["proposals"])
@@ -230,7 +233,7 @@ def test_a_cleaner_that_runs_for_days_sweeps_orphans(make_log, put, store, clock
 
 @pytest.fixture
 def old_folder(tmp_path, put):
-    """A log in a local folder, all of whose files are old, and a way to write others that are."""
+    """A log in a local folder, all of whose files are old, and a way to write other old ones."""
     clock = ManualClock(now_ms=10**13)
     log = Log.create(open_store(str(tmp_path / "log")), 1, clock=clock, ids=SeededIds(1))
     put(log, "a=1")
@@ -272,7 +275,7 @@ LIKE_OURS = [
 @pytest.mark.parametrize("name", [".keep", "notes.txt", "notes.json", "clock-1", "kept/.keep"])
 @pytest.mark.parametrize("partitions", [1, 300])
 def test_what_strangers_put_among_the_logs_own_files_stays(tmp_path, put, name, partitions):
-    """COMMIT.md §5: a sweep touches names that clog makes, in full, where clog makes them."""
+    """COMMIT.md §5: a sweep touches only names that clog makes, in full, where clog makes them."""
     clock = ManualClock(now_ms=10**13)
     log = Log.create(open_store(str(tmp_path / "log")), partitions, clock=clock, ids=SeededIds(1))
     for _ in range(9):
@@ -292,7 +295,7 @@ def test_what_strangers_put_among_the_logs_own_files_stays(tmp_path, put, name, 
 
 
 def test_temporary_files_outside_of_the_log_stay(old_folder, tmp_path):
-    """S47: all that is the log's lies in `_clog/`: another log below this one has its own sweep."""
+    """S47: everything of the log is in `_clog/`: another log below this one has its own sweep."""
     log, write = old_folder
     name = temporary_name("00000000000000000001.json", "a" * 32)
     files = [
@@ -305,7 +308,7 @@ def test_temporary_files_outside_of_the_log_stay(old_folder, tmp_path):
 
 @pytest.mark.parametrize("at", ["", "_clog", "own", "own/data", "own/pages"])
 def test_nothing_behind_a_symbolic_link_is_touched(old_folder, tmp_path, at):
-    """A link below the root may lead anywhere, to another log too; a link to a file stays."""
+    """A link below the root may lead anywhere, even to another log; a link to a file stays."""
     log, write = old_folder
     own = documents.folder_of(log.handle.standing.log_id)
     folder = tmp_path / "log" / at.replace("own", own)
@@ -346,7 +349,9 @@ def test_what_a_killed_write_left_goes_when_it_is_old(old_folder, tmp_path, fold
 
 
 def test_stopping_within_a_sweep(make_log, put, clean, store, clock, open_log):
-    """S29: however much is to go, it ends before its next request, and the next one goes on."""
+    """S29: however much is to be deleted, it ends before its next request, and the next one
+    continues.
+    """
     log = make_log(file_delete_delay_ms=0)
     put(log, "a=1 b=1 a=2")
     log.roll()
@@ -372,7 +377,7 @@ def test_stopping_within_a_sweep(make_log, put, clean, store, clock, open_log):
 
 
 class WrongClock:
-    """A clock that claims to tell the time of day, and is wrong."""
+    """A clock whose time of day is wrong."""
 
     def __init__(self, right, by_ms):
         self.right, self.by_ms = right, by_ms
@@ -427,7 +432,7 @@ def test_a_wrong_clock_deletes_nothing_released(make_log, put, clean, store, clo
 
 @pytest.mark.parametrize("by_ms", [SKEW_MS_MAX, -SKEW_MS_MAX, 0])
 def test_a_clock_that_is_right_enough(make_log, put, store, clock, by_ms):
-    """Five minutes are tolerated, and nothing is asked for ten minutes while the clock goes on."""
+    """Five minutes are tolerated, and nothing is asked for ten minutes while the clock advances."""
     log = make_log(min_cleanable_dirty_ratio=0)
     put(log, "a=1 a=2")
     log.roll()
@@ -446,8 +451,8 @@ def test_a_clock_that_is_right_enough(make_log, put, store, clock, by_ms):
 
 @pytest.mark.parametrize("steps_ms", [[720_000], [-720_000], [200_000] * 4])
 def test_a_clock_that_is_set_between_two_looks(make_log, put, store, clock, steps_ms):
-    """COMMIT.md §5: no record that is seconds old expires, though the clocks were compared a
-    moment before; steps that are small count together. Once the clock is right all goes on.
+    """COMMIT.md §5: no record that is seconds old expires, though the clocks were compared a moment
+    before; small steps count together. Once the clock is right everything continues.
     """
     log = make_log(cleanup_policy="delete", retention_ms=600_000)
     wrong = WrongClock(clock, 0)
@@ -491,8 +496,9 @@ def test_a_clock_that_is_set_during_a_pass(make_log, put, store, clock):
 
 
 def test_a_machine_that_slept_looks_once(make_log, put, store, clock):
-    """Its monotonic clock stood still, and nothing is wrong: one look, no error, and the retention
-    that is due."""
+    """Its monotonic clock stopped, and nothing is wrong: one look, no error, and the retention that
+    is due.
+    """
     log = make_log(cleanup_policy="delete", retention_ms=600_000)
     put(log, "a=1")
     slept = WrongClock(clock, 0)
@@ -511,7 +517,7 @@ def test_a_machine_that_slept_looks_once(make_log, put, store, clock):
 
 
 def test_a_clock_behind_the_newest_commit(make_log, put, store, clock):
-    """Commit times are monotone: who lags behind them has a wrong clock, or another has had one."""
+    """Commit times are monotone: a process behind them has a wrong clock, or another had one."""
     log = make_log()
     put(log, "a=1")
     with pytest.raises(ClockSkewError, match="the newest commit"):
@@ -526,7 +532,7 @@ def test_a_manual_clock_is_not_compared(make_log):
 
 
 def test_versions_and_times_are_monotone(make_log, put, clean, store):
-    """What the search for the floor rests on."""
+    """What the search for the floor relies on."""
     log = make_log()
     for n in range(5):
         put(log, f"a={n}")

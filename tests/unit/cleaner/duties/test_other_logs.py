@@ -1,4 +1,4 @@
-"""What creators that died leave in ``_clog/`` goes; other logs that lie there stay (S47)."""
+"""What dead creators leave in ``_clog/`` is removed; other logs that are there stay (S47)."""
 
 import logging
 import os
@@ -50,7 +50,7 @@ def everything(store):
 
 
 def test_a_creator_that_died_leaves_a_folder_that_goes_after_a_day(store, clock):
-    """S47: a block's file and a first commit: nobody can ever make a log of them."""
+    """S47: a block's file and a first commit: they can never become a log."""
     left = die_creating(store, clock)
     assert [path.split("/", 2)[2] for path in left] == CREATION
     log = create(store, clock)
@@ -76,7 +76,7 @@ def test_objects_of_a_first_write_that_made_no_log_go(store, clock):
 
 
 def test_what_a_reader_of_a_deleted_log_says_goes(store, clock):
-    """S47, S59: its position is no log, and the erasures of the new one do not wait for it."""
+    """S47, S59: its position is not a log, and the erasures of the new one do not wait for it."""
     reader = create(store, clock).reader("billing")
     delete_log(store)
     log = create(store, clock, seed=2)
@@ -93,7 +93,7 @@ def test_what_a_reader_of_a_deleted_log_says_goes(store, clock):
 
 
 def test_one_that_is_young_keeps_all_its_folder(store, clock):
-    """S47: it may still be at work: the folder is as old as the youngest file in it."""
+    """S47: it may still be at work: the folder is as old as its newest file."""
     log = create(store, clock)
     for path in CREATION:
         clock.advance(ORPHAN_AGE_MS)
@@ -105,8 +105,8 @@ def test_one_that_is_young_keeps_all_its_folder(store, clock):
 
 
 def test_whatever_a_creator_leaves_goes(clock):
-    """S47: killed at any call, refused, or without a reply: a day after the next one has made the
-    log nothing is left of the first that does not belong to the log.
+    """S47: killed at any call, refused, or without a reply: a day after the next creator has made
+    the log nothing is left of the first that does not belong to the log.
     """
     left = set()
     for run in crash_runs(lambda _: None, lambda store: create(store, clock, seed=99)):
@@ -132,7 +132,7 @@ def test_whatever_a_creator_leaves_goes(clock):
     [documents.commit_path(1), documents.data_path(0, "1" * 32), documents.LATEST, "what is this"],
 )
 def test_more_than_a_creation_is_named_and_stays(store, clock, caplog, path):
-    """S47: it held a log, which somebody may be restoring."""
+    """S47: it held a log, which someone may be restoring."""
     log = create(store, clock)
     other = documents.folder_of(OTHER)
     for name in (*CREATION, path):
@@ -147,7 +147,7 @@ def test_more_than_a_creation_is_named_and_stays(store, clock, caplog, path):
 
 
 def test_what_is_no_folder_of_a_log_stays_unnamed(store, clock, caplog):
-    """Files of others in `_clog/`, whatever they are called, are theirs."""
+    """Files of others in `_clog/`, whatever their names, are left alone."""
     log = create(store, clock)
     for path in ("notes", "notes/commits/x", f"{'g' * 32}/{CREATION[0]}", ".gitignore"):
         store.put(f"_clog/{path}", b"x")
@@ -160,7 +160,7 @@ def test_what_is_no_folder_of_a_log_stays_unnamed(store, clock, caplog):
 
 
 def test_a_dry_run_deletes_nothing(store, clock):
-    """It says what would go."""
+    """It lists what would be removed."""
     left = die_creating(store, clock)
     log = create(store, clock)
     clock.advance(2 * ORPHAN_AGE_MS)
@@ -171,7 +171,7 @@ def test_a_dry_run_deletes_nothing(store, clock):
 
 
 def test_a_log_that_was_replaced_sweeps_nothing(store, clock):
-    """S47: who sweeps a log that is gone would take the one in its place for a creator's."""
+    """S47: a sweep of a deleted log would take the one in its place for a creator's leftovers."""
     log = create(store, clock)
     mine = documents.folder_of(log.handle.standing.log_id)
     for found in list(store.list("")):
@@ -187,7 +187,7 @@ def test_a_log_that_was_replaced_sweeps_nothing(store, clock):
 
 
 def test_a_lost_race_leaves_no_folder(store, clock):
-    """S47: who comes second deletes what it made, and the log is the first one's."""
+    """S47: the second creator deletes what it made, and the log is the first one's."""
     rival = Fault(
         FaultKind.MEANWHILE, "create", documents.LOG_FILE, run=lambda: create(store, clock)
     )
@@ -202,7 +202,7 @@ def test_a_lost_race_leaves_no_folder(store, clock):
 
 @pytest.mark.parametrize("folder", ["_clog", f"_clog/{OTHER}/blocks", f"_clog/{OTHER}/commits"])
 def test_a_write_of_a_creator_that_was_killed(tmp_path, folder):
-    """S47: temporary files of a creation go with it, or by themselves; none is named."""
+    """S47: temporary files of a creation are removed with it, or by themselves; none is named."""
     clock = ManualClock(now_ms=10**13)
     log = Log.create(open_store(str(tmp_path)), 1, clock=clock, ids=SeededIds(1))
     left = tmp_path / folder / temporary_name("log", "a" * 32)

@@ -1,4 +1,4 @@
-"""Documents of positions go once no head that somebody may work from needs them (H-T6)."""
+"""Documents of positions are deleted once no head that may still be in use needs them (H-T6)."""
 
 import pytest
 
@@ -24,8 +24,8 @@ def documents(store):
 
 
 def test_the_newest_stays_and_those_before_it_go(store, clock):
-    """A takeover keeps it, too; a holder that a head of the last day shows can still read its
-    own.
+    """A takeover keeps it too; a holder that a head of the last day shows can still read
+    its own.
     """
     log = Log.create(store, 200, clock=clock, ids=SeededIds(1))
     made = []

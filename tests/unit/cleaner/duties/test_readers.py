@@ -1,4 +1,4 @@
-"""Positions of readers that expired go with the sweep; all others stay (S64)."""
+"""Positions of expired readers are swept; all others stay (S64)."""
 
 import pytest
 
@@ -15,8 +15,8 @@ def store(clocked_store):
 
 
 def test_expired_readers_go_a_day_later(make_log, put, store, clock):
-    """Not at once: its clock may be behind; nor one that said something since, nor what cannot be
-    read, nor a stranger's file. A dry run only says so.
+    """Not at once: its clock may be behind; nor one that reported something since, nor what cannot
+    be read, nor another program's file. A dry run only lists it.
     """
     log = make_log()
     put(log, "a=1 b=1")

@@ -25,8 +25,9 @@ def retain(store, clock):
 
 
 def test_by_time(make_log, put, retain, clock, bases):
-    """S32: segments whose largest timestamp is more than retention.ms ago go, oldest first, up to
-    the first that is not; exactly as old stays."""
+    """S32: segments whose largest timestamp is more than retention.ms ago are deleted, oldest
+    first, up to the first that is newer; one of exactly that age stays.
+    """
     log = make_log(cleanup_policy="delete", retention_ms=1000, segment_ms=1 << 50)
     put(log, "a=1 b=1 c=1", timestamp=clock.now_ms() - 1001)
     put(log, "a=1 b=1", timestamp=0)
@@ -51,7 +52,7 @@ def test_retention_is_off(make_log, put, retain):
 
 @pytest.mark.parametrize(("limit", "start"), [(98, 0), (97, 0), (57, 0), (56, 3), (14, 6), (15, 3)])
 def test_by_size(make_log, put, retain, limit, start):
-    """S32: an oldest segment goes while what is left still has retention.bytes; never less."""
+    """S32: an oldest segment is deleted while the rest still has retention.bytes; never less."""
     log = make_log(cleanup_policy="delete", retention_ms=-1, retention_bytes=limit)
     put(log, "a=1 b=1 c=1 a=1 b=1 c=1 a=1")  # 42 + 42 + 14
     retain(log)
@@ -59,8 +60,9 @@ def test_by_size(make_log, put, retain, limit, start):
 
 
 def test_by_start_offset(make_log, put, retain, bases):
-    """S32: a segment goes when the next one begins at or below the log start, under every
-    policy; peer bug 7 (KAFKA-7400)."""
+    """S32: a segment is deleted when the next one starts at or below the log start, under every
+    policy; peer bug 7 (KAFKA-7400).
+    """
     for policy in ("compact", "delete", "compact,delete", ""):
         log = make_log_on_its_own(policy)
         put(log, "a=1 b=1 c=1 a=1 b=1 c=1 a=1")
@@ -80,7 +82,7 @@ def make_log_on_its_own(policy):
 
 
 def test_compaction_alone_is_never_cut(make_log, put, retain, clock, there):
-    """S33, peer bug 7 (redpanda #31104): time and size never cut a log that only compacts."""
+    """S33, peer bug 7 (redpanda #31104): time and size never truncate a log that only compacts."""
     log = make_log(retention_ms=1, retention_bytes=1)
     put(log, "a=1 b=1 c=1 d=1", timestamp=5)
     clock.advance(WEEK_MS)
@@ -103,8 +105,8 @@ def test_compaction_and_deletion(make_log, put, clock, there):
 
 
 def test_compaction_does_not_keep_what_is_to_expire(make_log, put, clock, there):
-    """S33: merged with whatever comes, a segment would always have a young record, and a key that
-    nobody writes any more would stay for ever.
+    """S33: merged with whatever follows, a segment would always have a young record, and a key that
+    is no longer written would stay forever.
     """
     times = {"retention_ms": 1000, "segment_ms": 100}
     log = make_log(cleanup_policy="compact,delete", segment_bytes=10_000, **times)
@@ -119,7 +121,9 @@ def test_compaction_does_not_keep_what_is_to_expire(make_log, put, clock, there)
 
 
 def test_the_active_segment_expires(make_log, put, retain, clock, bases, there):
-    """S34: when all of it has expired an empty one takes its place at the end; offsets go on."""
+    """S34: when all of it has expired an empty segment takes its place at the end; offsets
+    continue.
+    """
     log = make_log(cleanup_policy="delete", retention_ms=1000)
     put(log, "a=1 b=1 c=1 d=1")
     clock.advance(1001)
@@ -133,7 +137,7 @@ def test_the_active_segment_expires(make_log, put, retain, clock, bases, there):
 
 
 def test_an_active_segment_below_the_log_start(make_log, put, retain, bases):
-    """S37: it would keep its dead records until it rolls."""
+    """S37: otherwise it would keep its dead records until it rolls."""
     log = make_log()
     put(log, "a=1 b=1 c=1 d=1")
     log.delete_records({0: -1})
@@ -143,8 +147,9 @@ def test_an_active_segment_below_the_log_start(make_log, put, retain, bases):
 
 
 def test_the_start_moves_first(make_log, put, retain, clock):
-    """S35: the start moves to the base of the first segment left, in the commit that lets the
-    objects go; they are deleted later."""
+    """S35: the start moves to the base of the first remaining segment, in the commit that releases
+    the objects; they are deleted later.
+    """
     log = make_log(cleanup_policy="delete", retention_ms=1000)
     put(log, "a=1 b=1 c=1", timestamp=0)
     put(log, "d=1")
@@ -157,7 +162,7 @@ def test_the_start_moves_first(make_log, put, retain, clock):
 
 
 def test_an_append_meanwhile(make_log, put, clock, open_log, store, there):
-    """S30, S34: records that come while the active segment is about to expire stay."""
+    """S30, S34: records that arrive while the active segment is about to expire stay."""
     log = make_log(cleanup_policy="delete", retention_ms=1000)
     put(log, "a=1")
     clock.advance(1001)
@@ -169,7 +174,7 @@ def test_an_append_meanwhile(make_log, put, clock, open_log, store, there):
 
 
 def test_idle_segments_are_sealed(make_log, put, clock, bases):
-    """S8: by the wall clock since the first commit, once older than segment.ms; not when empty."""
+    """S8: by the wall clock since the first commit, once older than segment.ms; not if empty."""
     log = make_log(2, segment_ms=1000)
     put(log, "a=1", timestamp=0)
     clock.advance(600)
@@ -184,7 +189,8 @@ def test_idle_segments_are_sealed(make_log, put, clock, bases):
 
 def test_the_maximum_lag_seals(make_log, put, clock, there):
     """S8, S14: with compaction a quiet partition is sealed and cleaned within
-    max.compaction.lag.ms."""
+    max.compaction.lag.ms.
+    """
     log = make_log(max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=1)
     put(log, "a=1 a=2")
     clock.advance(1001)

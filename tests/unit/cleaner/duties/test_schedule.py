@@ -1,4 +1,4 @@
-"""Who looks for garbage, and when: whichever cleaner is there, by what the log says."""
+"""Who looks for garbage, and when: any running cleaner, as the log decides."""
 
 from clog.cleaner import Cleaner
 from clog.cleaner.duties import Work
@@ -24,8 +24,9 @@ def is_there(store, path):
 
 
 def test_a_cleaner_that_is_new_each_day_sweeps(make_log, open_log, put, store, clock):
-    """COMMIT.md §5: the log says when it was swept last, so that no cleaner has to live for a day;
-    at most three days after an orphan was written it is gone."""
+    """COMMIT.md §5: the log records when it was last swept, so no cleaner has to live for a day; at
+    most three days after an orphan was written it is gone.
+    """
     log = make_log()
     path = orphan(log, store)
     for day in range(4):
@@ -37,7 +38,7 @@ def test_a_cleaner_that_is_new_each_day_sweeps(make_log, open_log, put, store, c
 
 
 def test_sweeps_are_a_day_apart(make_log, open_log, put, store, clock):
-    """A round each two hours, each by another cleaner: the listings of one sweep a day."""
+    """A round every two hours, each by another cleaner: the listings of one sweep a day."""
     log = make_log()
     counting = CountingStore(store)
     for turn in range(12 * 8):
@@ -50,8 +51,9 @@ def test_sweeps_are_a_day_apart(make_log, open_log, put, store, clock):
 
 
 def test_a_quiet_log_is_left_alone(make_log, open_log, put, store, clock):
-    """Nobody commits for ever that nothing happened: what comes after the last append but floors
-    is no reason, and a look costs no request."""
+    """Nobody commits forever that nothing happened: floors alone after the last append are no
+    reason, and a look costs no request.
+    """
     log = make_log(segment_ms=365 * DAY_MS)
     put(log, "a=1 b=1")
     for _ in range(10):

@@ -1,5 +1,5 @@
-"""What refused writers left at the root of a published log: Delta's own goes, nothing else does
-(S63, FORMAT.md §14).
+"""What refused writers left at the root of a published log: Delta's own files are removed, nothing
+else is (S63, FORMAT.md §14).
 """
 
 import json
@@ -70,7 +70,7 @@ def there(store):
     ],
 )
 def test_what_a_refused_writer_left_goes_after_a_day(log, clocked_store, clock, caplog, name):
-    """S63: with the checksum beside it, and is told."""
+    """S63: with the checksum beside it, and it is logged."""
     clocked_store.put(name, b"left")
     clocked_store.put(f".{name}.crc", b"sum")
     with caplog.at_level(logging.WARNING):
@@ -87,7 +87,9 @@ def test_what_a_refused_writer_left_goes_after_a_day(log, clocked_store, clock, 
 
 
 def test_nothing_else_goes(log, clocked_store, clock):
-    """S63: whatever it is called, however old it is, where it lies beside Delta's or below it."""
+    """S63: whatever its name, however old it is, whether it is beside Delta's files or
+    below them.
+    """
     for name in STRANGERS:
         clocked_store.put(name, b"kept")
     clocked_store.put(ROWS, b"left")
@@ -100,8 +102,8 @@ def test_nothing_else_goes(log, clocked_store, clock):
 
 @pytest.mark.parametrize("early_ms", [-1, 0, 299_999])
 def test_what_stood_there_before_the_first_publication_stays(clocked_store, clock, early_ms):
-    """S63: it is somebody's, by whichever of two clocks that differ by five minutes; later
-    publications and a checkpoint move that time no further.
+    """S63: it is another writer's, by whichever of two clocks that differ by five minutes; later
+    publications and a checkpoint do not move that time.
     """
     log = Log.create(clocked_store, 1, clock=clock, ids=SeededIds(1))
     log.append([{"key": "a", "value": "1"}])
@@ -124,7 +126,7 @@ def test_what_stood_there_before_the_first_publication_stays(clocked_store, cloc
 
 
 def said(store):
-    """What clog's first version says of itself."""
+    """What clog's first version says about itself."""
     lines = store.get("_delta_log/00000000000000000000.json").splitlines()
     return next(json.loads(line) for line in lines if b"commitInfo" in line)
 
@@ -137,7 +139,7 @@ def added(where):
 
 @pytest.mark.parametrize("where", ["", "file:///elsewhere/"])
 def test_what_a_version_names_stays(log, clocked_store, clock, where):
-    """S63: wherever it says that it is, and whoever made it."""
+    """S63: wherever it claims to be, and whoever made it."""
     other = ROWS.replace("00000", "00001")
     for name in (ROWS, other, VECTOR):
         clocked_store.put(name, b"rows")
@@ -148,7 +150,9 @@ def test_what_a_version_names_stays(log, clocked_store, clock, where):
 
 
 def test_nothing_goes_before_clog_has_published_again(log, clocked_store, clock):
-    """S63: somebody came in all the same: his files stay until no version is left of his."""
+    """S63: another writer committed all the same: its files stay until none of its versions is
+    left.
+    """
     for name in (ROWS, VECTOR):
         clocked_store.put(name, b"rows")
     clock.advance(2 * DAY_MS)
@@ -161,7 +165,9 @@ def test_nothing_goes_before_clog_has_published_again(log, clocked_store, clock)
 
 
 def test_nothing_goes_while_others_may_write(log, clocked_store, clock):
-    """S63: who dropped clog's feature from the protocol may have named what nobody knows yet."""
+    """S63: a writer that dropped clog's feature from the protocol may have named what nobody knows
+    yet.
+    """
     clocked_store.put(ROWS, b"rows")
     clock.advance(2 * DAY_MS)
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": []}
@@ -173,7 +179,7 @@ def test_nothing_goes_while_others_may_write(log, clocked_store, clock):
 
 @pytest.mark.parametrize("broken", ["view", "metadata"])
 def test_where_the_view_cannot_be_read_nothing_goes(log, clocked_store, clock, caplog, broken):
-    """S63: nor where a table stands there that is not clog's."""
+    """S63: nor if the table there is not clog's."""
     clocked_store.put(ROWS, b"rows")
     clock.advance(2 * DAY_MS)
     path = "_delta_log/00000000000000000000.json"
@@ -189,7 +195,7 @@ def test_where_the_view_cannot_be_read_nothing_goes(log, clocked_store, clock, c
 
 
 def test_of_another_logs_view_nothing_goes(clocked_store, clock):
-    """S47, S63: a view that stood there before is replaced first; then its own time counts."""
+    """S47, S63: a view that was there before is replaced first; then its own time counts."""
     first = Log.create(clocked_store, 1, clock=clock, ids=SeededIds(1))
     first.append([{"key": "a", "value": "1"}])
     first.publish("delta")
@@ -209,7 +215,7 @@ def test_of_another_logs_view_nothing_goes(clocked_store, clock):
 
 
 def test_a_log_that_was_never_published_lists_nothing(clocked_store, clock):
-    """S63: its root is none of a table's."""
+    """S63: its root is not that of a table."""
     log = Log.create(clocked_store, 1, clock=clock, ids=SeededIds(1))
     clocked_store.put(ROWS, b"kept")
     clock.advance(2 * DAY_MS)

@@ -1,4 +1,4 @@
-"""Files of published views: what no version names goes, what strangers put beside it stays."""
+"""Files of published views: what no version names is removed, what others put beside it stays."""
 
 import os
 import time
@@ -54,7 +54,7 @@ def test_strangers_files_among_those_of_a_view_stay(make_log, put, store, clock,
 
 @pytest.mark.parametrize(("name", "folder"), [("delta", "_delta_log"), ("iceberg", "metadata")])
 def test_what_a_publisher_that_died_left_beside_a_view_is_swept(tmp_path, name, folder):
-    """An erasure would wait for it for ever; what is being written stays."""
+    """Otherwise an erasure would wait for it forever; what is being written stays."""
     clock = ManualClock(now_ms=time.time_ns() // 1_000_000)
     log = Log.create(tmp_path / "log", partitions=1, clock=clock)
     log.append([{"key": "a", "value": "1"}])

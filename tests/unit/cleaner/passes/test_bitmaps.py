@@ -33,7 +33,7 @@ def big(make_log, clean):
 
 @pytest.fixture
 def update(put, clean):
-    """Appends in a segment of its own, and cleans."""
+    """Appends in a separate segment, and cleans."""
 
     def update(log, text):
         put(log, text)
@@ -66,7 +66,9 @@ def test_a_few_dead_rows_are_marked(big, update, there, store):
 
 
 def test_marks_are_planned_and_counted(big, put, clock):
-    """A dry run says where what dies may be marked and what is marked; the metrics' sums count."""
+    """A dry run reports where what dies may be marked and what is marked; the metrics'
+    sums count.
+    """
     log = big()
     cleaner = Cleaner(log)
     for before in (0, 1):
@@ -79,7 +81,7 @@ def test_marks_are_planned_and_counted(big, put, clock):
 
 
 def test_bitmaps_add_up(big, update, there, clock):
-    """A later one has the rows of the one before, and their time: the deadline never moves."""
+    """A later one has the rows of the earlier one, and their time: the deadline never moves."""
     log = big()
     update(log, "k07=2")
     since_ms = chunks(log)[0].dead.since_ms

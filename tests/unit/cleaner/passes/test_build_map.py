@@ -44,7 +44,7 @@ def test_the_dirty_range_alone(make_log, put, mapped):
 
 
 def test_where_a_full_map_stops(make_log, put, mapped):
-    """S20: at the first key that does not fit; one that is known fits always."""
+    """S20: at the first key that does not fit; a known one always fits."""
     log = make_log()
     put(log, "a=1 b=1 a=2 c=1 b=2")
     offset_map, covered, _ = mapped(log, 5, slots=3)  # of which 2 are filled
@@ -53,7 +53,7 @@ def test_where_a_full_map_stops(make_log, put, mapped):
 
 
 def test_gaps_and_null_keys_are_covered(make_log, put, mapped, clean):
-    """S20 (KAFKA-8764): what holds no key at the end of the range does not hold up the pass."""
+    """S20 (KAFKA-8764): the end of the range without keys does not delay the pass."""
     log = make_log(cleanup_policy="delete", segment_bytes=1000)
     put(log, "a=1")
     log.append([{"key": None, "value": "x"}] * 3)

@@ -49,7 +49,7 @@ def test_at_one_time_they_are_those_of_a_fresh_look(history, force):
 
 
 def test_only_what_changed_is_judged_again(judged):
-    """By an append, a start that rose, a first dirty offset; each alone."""
+    """By an append, a raised start, a first dirty offset; each alone."""
     kept, manifest = Choosing(), dirty()
     asked = {"now_ms": NOW_MS, "force": False}
     assert len(kept.candidates(manifest, CONFIG, **asked)) == 6
@@ -80,7 +80,7 @@ def test_all_are_judged_again_after_a_while(judged, now_ms):
 
 
 def test_another_config_or_an_order_judges_all(judged):
-    """What was eligible need not be."""
+    """What was eligible may not be any more."""
     kept, manifest = Choosing(), dirty()
     kept.candidates(manifest, CONFIG, now_ms=NOW_MS, force=False)
     other = LogConfig.from_overrides({"cleanup.policy": "delete"})

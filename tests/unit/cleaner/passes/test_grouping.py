@@ -40,7 +40,7 @@ def test_what_fits_merges():
 
 
 def test_what_is_to_expire_merges_by_time():
-    """S33: with ``delete`` only what is of one segment.ms, or of a tenth of retention.ms."""
+    """S33: with ``delete`` only what is within one segment.ms, or a tenth of retention.ms."""
     times = (0, 500), (400, 900), (1000, 1001), (990, 2000)
     segments = [segment(10 * i, 10, size_bytes=1, times=times[i]) for i in range(4)]
     retained = {"cleanup_policy": "compact,delete", "segment_ms": 1000}
@@ -88,7 +88,7 @@ def test_what_needs_work():
 
 
 def test_groups_come_one_by_one():
-    """Memory: a group is handed out as soon as the next segment does not fit it."""
+    """Memory: a group is yielded as soon as the next segment does not fit it."""
     taken = []
 
     def segments():
@@ -101,7 +101,7 @@ def test_groups_come_one_by_one():
 
 
 def test_a_horizon_without_a_place():
-    """S23: the chunk has one place, and what stands there stays."""
+    """S23: the chunk has one place, and what is there stays."""
     (judged,) = segment(0, 2).chunks
     marked = JudgedChunk(judged.chunk, new_horizon=np.array([True, False]))
     assert not needs_own_horizon(marked)

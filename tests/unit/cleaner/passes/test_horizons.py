@@ -1,4 +1,6 @@
-"""When a tombstone may go: from which moment its horizon counts, and where all time ends."""
+"""When a tombstone may be removed: from which moment its horizon counts, and the end of
+all time.
+"""
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +46,8 @@ def horizons(log):
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_horizon_counts_from_the_commit(make_log, put, open_log, store, clock, words, lost):
     """S23: however long a pass takes, and however often its commit is tried, a tombstone outlives
-    by delete.retention.ms the commit that took the older values away."""
+    by delete.retention.ms the commit that removed the older values.
+    """
     log = make_log(delete_retention_ms=1000, segment_bytes=1 << 20)
     put(log, words)
     log.roll()
@@ -98,8 +101,9 @@ def test_a_chunk_with_a_horizon_beyond_all_time(make_log, put, clean, open_log):
 
 
 def test_rows_whose_horizons_wrapped(make_log, put, clean, clock):
-    """FORMAT §5.3, S23: a negative horizon counts as none; the next pass sets it anew, and
-    those after it leave it alone."""
+    """FORMAT §5.3, S23: a negative horizon counts as none; the next pass sets it again, and those
+    after it leave it alone.
+    """
     log = make_log(delete_retention_ms=1000, segment_bytes=1 << 20)
     put(log, LEFT_ALONE)
     log.roll()
@@ -136,8 +140,9 @@ LIMITS = {name: d.kind for name, d in DEFINITIONS.items() if name.endswith(".ms"
 @pytest.mark.parametrize("bound", ["low", "high"])
 @pytest.mark.parametrize("policy", ["compact", "delete", "compact,delete"])
 def test_every_time_at_its_bound(make_log, put, open_log, store, clock, policy, bound):
-    """S43: each config in ms is added to and taken from times that may be at their own bounds:
-    rounds go on, whatever is allowed."""
+    """S43: each config in ms is added to and subtracted from times that may be at their own bounds:
+    rounds continue, whatever is allowed.
+    """
     config = {name: getattr(kind, bound) for name, kind in LIMITS.items()}
     config |= {"cleanup.policy": policy, "min.compaction.lag.ms": 0}
     config |= {"message.timestamp.after.max.ms": TIME_MS_MAX}
@@ -158,7 +163,7 @@ def test_every_time_at_its_bound(make_log, put, open_log, store, clock, policy, 
 
 
 def test_values_of_fresh_chunks_are_not_read_to_find_their_tombstones(make_log, clean, clock):
-    """S23: what is rewritten is read once, what stays but for its keys not at all; the
+    """S23: what is rewritten is read once, what stays is not read except for its keys; the
     tombstones get their horizons all the same.
     """
     each, rng = 30_000, np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""Giving memory back; ``benchmarks/parts/cleaning_memory.py`` measures how much a pass takes."""
+"""Returning memory; ``benchmarks/parts/cleaning_memory.py`` measures how much a pass takes."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ assert full - resident() > 100 << 20, (full, resident())
 
 
 def run(*, saving):
-    """In a process of its own, as memory is that of the process."""
+    """In a separate process, as memory is counted per process."""
     made = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(saving=saving)], capture_output=True, check=False
     )
@@ -40,7 +40,7 @@ def run(*, saving):
 
 
 def test_freed_memory_is_given_back():
-    """S18: what was freed counts as the process's own until it is given back."""
+    """S18: freed memory counts as the process's own until it is returned."""
     run(saving=False)
 
 

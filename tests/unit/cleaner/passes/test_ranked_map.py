@@ -7,7 +7,7 @@ from clog.cleaner.passes.offset_map import RANKED_SLOT_BYTES, OffsetMap, ranks_o
 
 
 def entries(rng, keys, count, first):
-    """Rows of random keys: which, their offsets, orders, and whether each is no suspect."""
+    """Rows of random keys: which, their offsets, orders, and whether each is not a suspect."""
     offsets = first + np.sort(rng.choice(9 * count + 1, count, replace=False)).astype(np.int64)
     orders = rng.integers(-1, 40, count).astype(np.int64)
     return rng.integers(0, keys, count), offsets, orders, rng.random(count) < 0.3
@@ -15,7 +15,7 @@ def entries(rng, keys, count, first):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_highest_order_wins_and_of_equals_the_highest_offset(seed):
-    """S56: whatever share a slot, a walk or a batch, in a map that is nearly full or half empty;
+    """S56: whatever shares a slot, a walk or a batch, in a map that is nearly full or half empty;
     rows elsewhere change what is known, and add no key.
     """
     rng = np.random.default_rng(seed)
@@ -50,7 +50,9 @@ def test_the_highest_order_wins_and_of_equals_the_highest_offset(seed):
 
 
 def test_rows_beyond_what_the_map_covers_are_not_judged_by_it():
-    """S20: a row may lose to one that the map knows, and win over all once it is mapped itself."""
+    """S20: a row may lose to one that the map knows, and win against all once it is
+    mapped itself.
+    """
     made = OffsetMap(memory_bytes=99 * RANKED_SLOT_BYTES, is_ranked=True)
     hashes, mine = np.array([[1, 2]], np.uint64), np.array([True])
     made.put(hashes, np.array([6]), ranks_of(np.array([10]), mine))
@@ -61,7 +63,7 @@ def test_rows_beyond_what_the_map_covers_are_not_judged_by_it():
 
 
 def test_it_stops_at_the_first_key_without_room():
-    """S20: rows of keys that are there fit, better or worse."""
+    """S20: rows of existing keys fit, better or worse."""
     made = OffsetMap(memory_bytes=3 * RANKED_SLOT_BYTES, is_ranked=True)
     assert made.capacity == 2
     hashes = np.array([[1, 1], [2, 2], [1, 1], [3, 3]], np.uint64)

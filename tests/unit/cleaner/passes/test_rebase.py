@@ -1,4 +1,4 @@
-"""A pass whose sources change while it works: the same rows in other objects, or other rows."""
+"""A pass whose sources change while it runs: the same rows in other objects, or other rows."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def coalesce_all(log):
 
 @pytest.fixture
 def clean_while(open_log, store):
-    """A pass before whose nth attempts to commit somebody else does something."""
+    """A pass before whose nth attempts to commit something else happens."""
 
     def clean(act, *nth):
         run = lambda: act(open_log())  # noqa: E731
@@ -45,9 +45,10 @@ def horizons(log):
 
 @pytest.mark.parametrize("nth", [(1,), (2,), (1, 2), (1, 2, 3, 4, 5)])
 def test_the_dead_offsets_hold(make_log, put, there, clean_while, store, nth):
-    """Design: what is dead does not depend on where it lies: what was written of a group takes the
-    place of the chunks that are there now, however often somebody comes in between. Nothing is
-    written twice."""
+    """Design: what is dead does not depend on where it is: what was written of a group takes the
+    place of the chunks that are there now, however often others commit in between. Nothing is
+    written twice.
+    """
     log = make_log(segment_bytes=9 * 14)
     put(log, TWO_SEGMENTS)
     log.roll()
@@ -63,7 +64,9 @@ def test_the_dead_offsets_hold(make_log, put, there, clean_while, store, nth):
 
 
 def test_horizons_of_what_was_left_alone(make_log, put, there, clean, clock, clean_while):
-    """S23: they get horizons by this pass all the same, from its commit; a later one takes them."""
+    """S23: they get horizons by this pass all the same, from its commit; a later one
+    removes them.
+    """
     log = make_log(segment_bytes=DAY_MS, delete_retention_ms=1000)
     put(log, "a b c d=1")
     log.roll()
@@ -97,7 +100,7 @@ def test_a_horizon_of_somebody_else(make_log, put, clock, clean_while, segment_b
 
 
 def test_segments_that_merged(make_log, put, there, clean_while):
-    """S25: where no segments meet the ends of a group any more, the pass stops."""
+    """S25: if no segments meet the ends of a group any more, the pass stops."""
     log = make_log(segment_bytes=2 * 14, object_bytes=14)
     put(log, "a=1 b=1 c=1 d=1 e=1 f=1 g=1 h=1")
     log.roll()
@@ -113,7 +116,7 @@ def test_segments_that_merged(make_log, put, there, clean_while):
 
 
 def test_rows_that_are_gone(make_log, put, there, clean_while):
-    """S36: the log start was raised and what lies below it trimmed: the pass stops."""
+    """S36: the log start was raised and what is below it trimmed: the pass stops."""
     log = make_log(segment_bytes=9 * 14)
     put(log, TWO_SEGMENTS)
     log.roll()
@@ -137,8 +140,9 @@ THIRTY = [{"key": f"k{i:02}", "value": "1"} for i in range(30)]
     ids=["marked", "marked and kept", "kept"],
 )
 def test_a_large_chunk_that_moved(make_log, put, clean, there, clean_while, text, segment_bytes):
-    """Safety: one that is marked, or that the new segment refers to, must be there: its object is
-    released, and never comes back to life."""
+    """Safety: a chunk that is marked, or that the new segment refers to, must be there: its object
+    is released, and is never restored.
+    """
     log = make_log(object_bytes=800, segment_bytes=segment_bytes)
     log.append(THIRTY, partition=0)
     log.roll()

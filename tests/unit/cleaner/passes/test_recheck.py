@@ -1,4 +1,4 @@
-"""A cleaner that was made to drop a row that lives is refused at its commit."""
+"""A cleaner that was made to drop a live row is refused at its commit."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def append(log, text):
 
 
 def drop_a_live_row(monkeypatch):
-    """The rules of survival lose the first row that lives."""
+    """The rules of survival lose the first live row."""
     original = judge.decide_retention
 
     def decide_retention(**arguments):
@@ -39,7 +39,7 @@ def drop_a_live_row(monkeypatch):
 
 
 def misjudge_the_mapped_range(monkeypatch):
-    """Of the map's own range the neighbours of those rows go that should."""
+    """In the map's own range the neighbours of the rows that should be dropped are dropped."""
     original = MappedRange.superseded
     monkeypatch.setattr(
         MappedRange, "superseded", lambda self, chunk: np.roll(original(self, chunk), 1)
@@ -69,7 +69,9 @@ def lose_a_row_on_the_way_into_the_map(monkeypatch):
 
 
 def test_a_map_that_lacks_rows_is_refused(make_log, there, store, monkeypatch):
-    """Rows that the map never took would go by their offsets: as many must be judged as it took."""
+    """Rows that the map never took would be dropped by their offsets: as many must be judged as it
+    took.
+    """
     log = make_log()
     append(log, "a=1 b=1 c=1")
     with monkeypatch.context() as broken:
@@ -83,8 +85,8 @@ def test_a_map_that_lacks_rows_is_refused(make_log, there, store, monkeypatch):
 
 @pytest.mark.parametrize("fault", [misjudge_the_mapped_range, drop_a_live_row])
 def test_marks_of_live_rows_are_refused(make_log, there, store, monkeypatch, fault):
-    """Where little died nothing is read again: the rows that are to be marked are checked, too, in
-    the range of the map and below it.
+    """If little died nothing is read again: the rows that are to be marked are checked too, in the
+    range of the map and below it.
     """
     log = make_log(object_bytes="800", segment_bytes="10000")
     words = " ".join([*(f"k{i:02}=1" for i in range(30)), "gone"])
@@ -98,7 +100,7 @@ def test_marks_of_live_rows_are_refused(make_log, there, store, monkeypatch, fau
         fault(broken)
         assert Cleaner(log).run_once(force=True) == []
     (detail,) = log.describe()["partition_details"]
-    assert "nothing shows that it is dead" in str(detail["uncleanable"])
+    assert "it is not known to be dead" in str(detail["uncleanable"])
     assert len(there(log).split()) == 32
     (result,) = Cleaner(log).run_once(force=True)
     assert result.stats.records_marked == 1
@@ -114,7 +116,7 @@ def test_a_cleaner_that_drops_a_live_row_is_refused(
     make_log, there, store, monkeypatch, fault, count
 ):
     """Conservation, and the recheck (S21, S28): its group is not committed, the partition says why;
-    without the fault the next pass cleans. Likewise where several threads do it.
+    without the fault the next pass cleans. The same with several threads.
     """
     monkeypatch.setattr(threads, "WORTH_BYTES", 0)
     log = make_log()
@@ -128,7 +130,7 @@ def test_a_cleaner_that_drops_a_live_row_is_refused(
     # The clean part's group may have been committed: it was judged rightly.
     assert there(log) in (f"0:a=1 1:b=1 2:c=1 3:d=1 4:e=1 {dirty}", f"2:c=1 3:d=1 4:e=1 {dirty}")
     (detail,) = log.describe()["partition_details"]
-    assert "nothing shows that it is dead" in str(detail["uncleanable"])
+    assert "it is not known to be dead" in str(detail["uncleanable"])
     check_log(store)
     Cleaner(log).run_once(force=True)
     assert there(log) == "2:c=1 3:d=1 4:e=1 6:a=3 8:f=2 9:b 10:g=1"
@@ -148,12 +150,12 @@ def test_the_range_of_a_map_must_add_up():
     with pytest.raises(CorruptionError, match=r"2 keys in \[5, 10\) .* but 3 of their records"):
         recheck.check_range(0)
     recheck.count_chunk(1, 0)
-    with pytest.raises(CorruptionError, match=r"4 records .* but the map was made of 3"):
+    with pytest.raises(CorruptionError, match=r"4 records .* but the map was built from 3"):
         recheck.check_range(0)
 
 
 def test_a_map_that_keeps_older_offsets_is_refused(make_log, there, store, monkeypatch):
-    """What goes by its offset goes by the map alone: the sample asks for its key."""
+    """What is dropped by its offset is dropped by the map alone: the sample requests its key."""
     log = make_log(segment_bytes=1 << 20)
     append(log, " ".join(f"k{i}={n}" for n in range(2) for i in range(50)))
     original = OffsetMap.put

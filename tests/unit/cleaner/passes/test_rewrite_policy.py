@@ -13,7 +13,7 @@ ROWS = 40
 
 
 def action(dies, *, older=0, age_ms=0, delay_ms=DELAY, **config):
-    """What becomes of a chunk of 40 rows in which so many die, and some did before."""
+    """What happens to a chunk of 40 rows in which this many die, and some died before."""
     config = {"dead.rows.delay.ms": str(delay_ms), "object.bytes": "64", **config}
     ref = ObjectRef("data/x.parquet", 1000, 100, "", ROWS, 0, dense=True)
     chunk = Chunk(
@@ -50,15 +50,15 @@ def action(dies, *, older=0, age_ms=0, delay_ms=DELAY, **config):
     ],
 )
 def test_the_formula(dies, options, expected):
-    """3 × dead × delay ≥ live × left: dead rows of before count, and the delay runs from the first
-    of them.
+    """3 × dead × delay ≥ live × left: earlier dead rows count, and the delay runs from the first of
+    them.
     """
     assert action(dies, **options) is expected
 
 
 @pytest.mark.parametrize("share", [1, 5, 10])
 def test_uniform_updates_are_marked(share):
-    """Of a chunk that died by so many in a hundred, as of one million rows."""
+    """For a chunk of which this many per cent died, as of one million rows."""
     assert action(ROWS * share // 100 or 1) is Action.MARK
 
 

@@ -1,4 +1,4 @@
-"""One pass: what stays, what goes, and what it does to segments and tombstones."""
+"""One pass: what stays, what is removed, and what it does to segments and tombstones."""
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ DAY_MS = 86_400_000
 
 
 def entries(count):
-    """Memory of a map that holds so many keys."""
+    """Memory for a map that holds this many keys."""
     return (count * 10 // 9 + 1) * SLOT_BYTES
 
 
@@ -41,7 +41,7 @@ def chunks(log):
 
 
 def test_the_latest_of_each_key_stays(make_log, put, clean, there):
-    """S1, S21: older records of a key go; offsets, order and values of the others stay."""
+    """S1, S21: older records of a key are removed; offsets, order and values of the others stay."""
     log = make_log()
     put(log, "a=1 b=1 a=2 c=1 b=2 a=3")
     log.roll()
@@ -54,7 +54,7 @@ def test_the_latest_of_each_key_stays(make_log, put, clean, there):
 
 
 def test_the_active_segment_is_not_touched(make_log, put, clean, there, bases):
-    """S10: neither its records nor, by its records, those before it."""
+    """S10: neither its records nor, because of its records, those before it."""
     log = make_log()
     put(log, "a=1 b=1 c=1 a=2 a=3")
     assert bases(log) == [0, 3]
@@ -65,7 +65,8 @@ def test_the_active_segment_is_not_touched(make_log, put, clean, there, bases):
 
 def test_young_segments_are_not_touched(make_log, put, clean, there, clock):
     """S11: from the first segment with a record younger than min.compaction.lag.ms on, nothing is
-    cleaned, later segments with old records neither."""
+    cleaned, not even later segments with old records.
+    """
     log = make_log(min_compaction_lag_ms=1000)
     now = clock.now_ms()
     put(log, "a=1 a=2 a=3", timestamp=now - 1000)
@@ -101,8 +102,8 @@ def test_a_tombstone_takes_two_passes(make_log, put, clean, there, clock):
 
 
 def test_a_horizon_counts_from_after_the_look(make_log, put, store, clock, open_log):
-    """S23: a pass that slept before it looked may meet a tombstone that is younger than the time at
-    which it fell asleep.
+    """S23: a pass that was delayed before it looked may meet a tombstone that is younger than the
+    time at which the delay started.
     """
     log = make_log(delete_retention_ms=1000)
     put(log, "a=1 b=1")
@@ -177,7 +178,9 @@ def test_tombstones_in_chunks_that_are_left_alone(make_log, put, clean, there, c
 
 
 def test_a_tombstone_that_was_superseded_hides_no_delete(make_log, put, clean, there, clock):
-    """S41: it goes with the pass that sees the newer value, and readers need not be told."""
+    """S41: it is removed with the pass that sees the newer value, and readers need not be
+    informed.
+    """
     log = make_log(delete_retention_ms=0)
     put(log, "a=1 a b=1 a=2")
     log.roll()
@@ -220,8 +223,9 @@ def test_a_map_that_is_full_stops_at_an_exact_offset(make_log, put, clean, there
 
 
 def test_several_maps_feed_one_rewrite(make_log, put, clean, there, monkeypatch):
-    """S20: what each map finds dead is noted, in the clean part as well, and rewritten once; where
-    so many maps do not reach the end, the pass stops at the exact offset of the last."""
+    """S20: what each map finds dead is noted, in the clean part as well, and rewritten once; if
+    that many maps do not reach the end, the pass stops at the exact offset of the last.
+    """
     monkeypatch.setattr(run_pass, "MAPS_MAX", 3)
     log = make_log(segment_bytes=DAY_MS)
     put(log, "a=0 b=0 c=0 d=0 e=0")
@@ -240,8 +244,9 @@ def test_several_maps_feed_one_rewrite(make_log, put, clean, there, monkeypatch)
 
 
 def test_tombstones_under_several_maps(make_log, put, clean, there, clock):
-    """S20, S23: a tombstone that a later map supersedes goes at once and gets no horizon; the
-    others get one horizon, whichever map saw them, and go together."""
+    """S20, S23: a tombstone that a later map supersedes is removed at once and gets no horizon; the
+    others get one horizon, whichever map saw them, and are removed together.
+    """
     log = make_log(segment_bytes=DAY_MS, delete_retention_ms=1000)
     put(log, "a b c=1 a=2 d c")
     log.roll()
@@ -362,7 +367,8 @@ def test_a_merge_that_turns_out_too_large_is_cut(make_log, clean, bases, there):
 
 def test_nothing_died_nothing_is_written(make_log, put, clean, there):
     """S25: a segment in which nothing died and that merges with none is not rewritten; only the
-    first dirty offset moves, by one commit, and only keys are read."""
+    first dirty offset moves, by one commit, and only keys are read.
+    """
     log = make_log()
     put(log, "a=1 b=1 c=1")
     log.roll()
@@ -390,7 +396,7 @@ def test_a_clean_part_without_the_dirty_keys_is_not_rewritten(make_log, put, cle
 
 @pytest.mark.usefixtures("one_map")
 def test_merged_segments_are_clean_only_if_all_are(make_log, put, clean, there):
-    """Peer bug 11: what a pass did not cover stays dirty, whatever it lies beside."""
+    """Peer bug 11: what a pass did not cover stays dirty, whatever is next to it."""
     log = make_log(segment_bytes=DAY_MS)
     put(log, "a=1 b=1")
     log.roll()
@@ -423,7 +429,8 @@ def test_headers_and_times_stay(make_log, clean):
 
 def test_null_keys_go_with_the_first_pass(make_log, clean, there):
     """S42: records that came without a key under policy delete are dropped by the first pass that
-    covers them, and counted; the checkpoint of before stays."""
+    covers them, and counted; the earlier checkpoint stays.
+    """
     log = make_log(segment_bytes=DAY_MS)
     log.append([{"key": "a", "value": "1"}, {"key": "a", "value": "2"}])
     log.roll()
@@ -465,8 +472,9 @@ def test_records_below_the_log_start_are_dead(make_log, put, clean, there):
 
 
 def test_a_collision_of_hashes_loses_a_key(make_log, put, there, monkeypatch):
-    """S19, peer bug 17: keys are compared by hash alone, and its width is what protects: with 8
-    bits some of 100 keys fall out, with 128 none."""
+    """S19, peer bug 17: keys are compared by hash alone, and its width is the protection: with 8
+    bits some of 100 keys are lost, with 128 none.
+    """
     left = {}
     for width in (8, 128):
         log = make_log_of_its_own()
@@ -522,8 +530,9 @@ def test_an_append_meanwhile(make_log, put, clean, there, open_log, store):
 
 
 def test_another_cleaner_meanwhile(make_log, put, clean, there, open_log, store):
-    """Peer bug 16 (AutoMQ #296): who finds its inputs replaced stops, and nothing is lost; the
-    first dirty offset does not go back."""
+    """Peer bug 16 (AutoMQ #296): a pass that finds its inputs replaced stops, and nothing is lost;
+    the first dirty offset does not decrease.
+    """
     log = make_log()
     put(log, "a=1 b=1 a=2")
     log.roll()
@@ -539,8 +548,8 @@ def test_another_cleaner_meanwhile(make_log, put, clean, there, open_log, store)
 
 
 def test_sources_that_are_swept_meanwhile(make_log, put, clean, open_log, store, clock):
-    """S28: a pass that does not find what another cleaner has replaced just stops: the partition is
-    no worse for it.
+    """S28: a pass that does not find what another cleaner has replaced simply stops: the partition
+    is not marked for it.
     """
     log = make_log(file_delete_delay_ms=0)
     put(log, "a=1 b=1 a=2")
@@ -561,7 +570,7 @@ def test_sources_that_are_swept_meanwhile(make_log, put, clean, open_log, store,
 def test_a_slower_cleaner_does_not_set_the_first_dirty_offset_back(
     make_log, put, clean, open_log, store
 ):
-    """S12: a pass that had nothing to rewrite commits behind one that went further."""
+    """S12: a pass that had nothing to rewrite commits after one that went further."""
     log = make_log()
     put(log, "a=1 b=1 c=1")
     log.roll()
@@ -578,7 +587,7 @@ def test_a_slower_cleaner_does_not_set_the_first_dirty_offset_back(
 
 
 def test_records_are_deleted_meanwhile(make_log, put, there, open_log, store):
-    """S30, S36: deleteRecords between plan and commit; the pass goes on."""
+    """S30, S36: deleteRecords between plan and commit; the pass continues."""
     log = make_log()
     put(log, "a=1 b=1 a=2 c=1 b=2 d=1")
     log.roll()
@@ -590,7 +599,7 @@ def test_records_are_deleted_meanwhile(make_log, put, there, open_log, store):
 
 
 def test_retention_meanwhile(make_log, put, there, open_log, store, clock):
-    """S30: segments that are gone cannot be replaced; the pass stops before them."""
+    """S30: missing segments cannot be replaced; the pass stops before them."""
     log = make_log(cleanup_policy="compact,delete", retention_ms=1000)
     put(log, "a=1 b=1 a=2", timestamp=clock.now_ms() - 900)
     put(log, "c=1 b=2 d=1")
@@ -628,7 +637,7 @@ def test_a_pass_that_slept_past_the_floor(make_log, put, there, open_log, store,
 
 
 def test_groups_are_committed_one_by_one(make_log, put, open_log, store, there):
-    """S20, S28: progress survives: what was committed before a pass failed is done."""
+    """S20, S28: progress is kept: what was committed before a pass failed is done."""
     log = make_log()
     put(log, "a=1 b=1 b=2 c=1 d=1 d=2 e=1 e=2 f=1")
     log.roll()
@@ -665,8 +674,9 @@ def test_a_shared_object_is_written_apart(make_log, clean, open_log):
 
 
 def test_what_is_read_must_be_what_the_manifest_says(make_log, put, store, monkeypatch):
-    """Conservation: where read, removed and written do not add up the commit is refused, and the
-    partition is marked."""
+    """Conservation: if read, removed and written do not add up the commit is refused, and the
+    partition is marked.
+    """
     log = make_log()
     put(log, "a=1 b=1 a=2")
     log.roll()
@@ -709,7 +719,7 @@ def test_a_pass_over_a_million_offsets_reads_keys_only(make_log, clean):
 
 @pytest.fixture
 def copied(monkeypatch):
-    """Row groups of 8 rows, copied however small they are; the rows that were."""
+    """Row groups of 8 rows, copied however small they are; the rows are unchanged."""
     if int(pa.__version__.split(".")[0]) < 19:
         pytest.skip("Arrow states the sizes of columns since 19; without them nothing is copied")
     monkeypatch.setattr("clog.storage.objects.writer.GROUP_ROWS", 8)
@@ -733,7 +743,7 @@ def neighbours_updated(log):
 
 
 def test_row_groups_of_which_all_stays_are_copied(make_log, clean, there, copied):
-    """S26: in a chunk that is rewritten, where neighbours died; the others are not decoded."""
+    """S26: in a rewritten chunk, where neighbours died; the others are not decoded."""
     log = make_log(segment_bytes="10000")
     neighbours_updated(log)
     result = clean(log)
@@ -756,7 +766,9 @@ def test_a_copy_of_a_row_that_goes_is_refused(make_log, monkeypatch, store, copi
 
 
 def test_tombstones_that_get_their_horizon_are_decoded(make_log, clean, there, clock, copied):
-    """S23: their offsets are looked at; row groups beside them are copied, and they go in time."""
+    """S23: their offsets are checked; row groups beside them are copied, and they are removed in
+    time.
+    """
     log = make_log(segment_bytes="10000", delete_retention_ms="1000")
     log.append([{"key": f"k{i:02}", "value": f"{i}"} for i in range(32)], partition=0)
     log.roll()

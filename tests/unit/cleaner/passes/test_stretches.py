@@ -1,4 +1,4 @@
-"""A partition in stretches: where it is cut, and that it ends as by one pass."""
+"""A partition in stretches: where it is divided, and that the result is that of one pass."""
 
 import random
 from itertools import pairwise
@@ -20,7 +20,7 @@ from clog_testing.model import rows_in
 
 MAP_BYTES = 1 << 16
 LOST = PassResult(0, 0, 0, PassStats(), complete=False)
-"""What a stretch comes to that nobody does."""
+"""The result of a stretch that nobody does."""
 
 
 @pytest.fixture
@@ -31,8 +31,9 @@ def log_round(clock):
 
 @pytest.fixture
 def in_stretches(log_round, open_log):
-    """Cleans a partition in so many stretches, in the order given, each as another process would,
-    and ends the pass; returns what was done, and in how many stretches."""
+    """Cleans a partition in this many stretches, in the given order, each as another process would,
+    and ends the pass; returns what was done, and in how many stretches.
+    """
 
     def clean(log, count, order=range, map_bytes=MAP_BYTES):
         plan = log_round(log).plan(0, force=True)
@@ -74,8 +75,9 @@ def fill(log, put, seed=1, rounds=12):
 @pytest.mark.parametrize(("count", "turned"), [(2, True), (3, False), (8, True)])
 def test_it_ends_as_by_one_pass(make_log, put, store, clock, in_stretches, count, turned):
     """S20, S21, S23: whatever the order in which stretches are done, records, the first dirty
-    offset and horizons are those of one pass; a second time, with a clean part and horizons that
-    have come, as well."""
+    offset and horizons are those of one pass; also a second time, with a clean part and horizons
+    that have passed.
+    """
     log = make_log(delete_retention_ms=5000)
     fill(log, put)
     other_store = copy_of(store)
@@ -96,7 +98,8 @@ def test_it_ends_as_by_one_pass(make_log, put, store, clock, in_stretches, count
 
 def test_one_that_is_missing_ends_nothing(make_log, put, there, store, clock, in_stretches):
     """S23: as long as an older value may be there no tombstone has a horizon, and the first dirty
-    offset stays; the next pass finds less to do, and ends it. Nothing comes back."""
+    offset stays; the next pass finds less to do, and finishes it. Nothing reappears.
+    """
     log = make_log(delete_retention_ms=0)
     put(log, "a=1 b=1 c=1 d=1 e=1 f=1 a b=2 c d e f")
     log.roll()
@@ -121,8 +124,9 @@ def test_one_that_is_missing_ends_nothing(make_log, put, there, store, clock, in
     "seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 12))]
 )
 def test_no_value_comes_back(make_log, put, store, clock, in_stretches, seed):
-    """S21, S23: stretches in any order, some of them lost, some twice, maps that fill up, appends
-    and time between: the table stays what the appends say, at each version that can be read."""
+    """S21, S23: stretches in any order, some of them lost, some repeated, maps that fill up,
+    appends and time in between: the table stays what the appends say, at each readable version.
+    """
     made, expected = random.Random(seed), {}
     log = make_log(delete_retention_ms=made.choice([0, 3000]))
     for turn in range(6):
@@ -146,8 +150,9 @@ def test_no_value_comes_back(make_log, put, store, clock, in_stretches, seed):
 
 
 def test_where_it_is_cut(make_log, put, log_round):
-    """A partition is cut at segments, into parts of about one size: no more than there may be,
-    none where one task is enough."""
+    """A partition is divided at segments, into parts of about the same size: no more than allowed,
+    none if one task is enough.
+    """
     log = make_log()
     put(log, " ".join(f"k{i % 10}=1" for i in range(31)))
     plan = log_round(log).plan(0, force=True)
@@ -175,8 +180,9 @@ def _fields(plan):
 
 
 def test_the_sums_are_those_of_the_stretch(make_log, put, there, in_stretches, monkeypatch):
-    """Conservation, and the recheck (S28): one that would drop a row that lives is refused, by the
-    sums over its own segments."""
+    """Conservation, and the recheck (S28): one that would drop a live row is refused, by the sums
+    over its own segments.
+    """
     log = make_log()
     put(log, "a=1 b=1 c=1 d=1 e=1 f=1 a=2 b=2 c=2 d=2")
     log.roll()
@@ -184,7 +190,7 @@ def test_the_sums_are_those_of_the_stretch(make_log, put, there, in_stretches, m
     original = MappedRange.superseded
 
     def superseded(self, chunk):
-        """One row more of the last segments; what is asked of offsets alone agrees."""
+        """One more row in the last segments; what is computed from offsets alone agrees."""
         found = original(self, chunk)
         return found | (chunk.base >= 9)
 
@@ -195,4 +201,4 @@ def test_the_sums_are_those_of_the_stretch(make_log, put, there, in_stretches, m
     assert there(log) == before
     log.handle.refresh()
     reason = log.handle.manifest().uncleanable[0].reason
-    assert "would have been kept" in reason or "nothing shows that it is dead" in reason
+    assert "would have been kept" in reason or "it is not known to be dead" in reason

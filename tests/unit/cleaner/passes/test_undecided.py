@@ -49,7 +49,7 @@ def test_nothing_beyond_the_stable_offset_is_cleaned(make_log, put, there, clean
 
 def test_aborted_records_are_dropped_unread(make_log, put, there, clean):
     """S22, S53: by the first pass that covers them, whatever their keys; they never enter the map.
-    Nothing of them is read: their object may even be missing.
+    None of them is read: their object may even be missing.
     """
     log = make_log()
     put(log, "a=1")
@@ -67,8 +67,8 @@ def test_aborted_records_are_dropped_unread(make_log, put, there, clean):
 
 
 def test_nothing_but_aborted_records_is_dirty(make_log, put, there, clock, clean):
-    """S22, S53: they are dropped all the same, whether a pass is asked for or the dirty ratio says
-    so, and their marker goes.
+    """S22, S53: they are dropped all the same, whether a pass is requested or the dirty ratio
+    requires it, and so is their marker.
     """
     log = make_log(min_cleanable_dirty_ratio=0.5, delete_retention_ms=1000)
     put(log, "a=1")
@@ -143,7 +143,7 @@ def test_segments_merge_below_the_stable_offset(make_log, put, clean, clock, sto
 
 
 def test_retention_may_pass_what_is_undecided(make_log, put, there, clock, clean, store):
-    """S51: retention raises the stable offset; an end fails for nothing that is gone."""
+    """S51: retention raises the stable offset; an end does not fail for what is gone."""
     log = make_log(cleanup_policy="delete", retention_ms=1000)
     append_undecided(log, rows("u=1", "v=1", "w=1"))
     put(log, "a=1")
@@ -159,7 +159,7 @@ def test_retention_may_pass_what_is_undecided(make_log, put, there, clock, clean
 
 
 def test_trimming_waits_for_the_end(make_log, put, there, clean, store):
-    """S37: a segment with undecided records keeps what lies below the log start."""
+    """S37: a segment with undecided records keeps what is below the log start."""
     log = make_log()
     put(log, "a=1")
     append_undecided(log, rows("u=1", "v=1"))
@@ -175,7 +175,7 @@ def test_trimming_waits_for_the_end(make_log, put, there, clean, store):
 
 
 def test_an_undecided_object_is_no_orphan(make_log, put, there, clock, clean, store):
-    """The sweep takes what no commit names; undecided records are named by one."""
+    """The sweep removes what no commit names; undecided records are named by one."""
     log = make_log()
     append_undecided(log, rows("u=1"))
     for _ in range(4):
@@ -189,7 +189,7 @@ def test_an_undecided_object_is_no_orphan(make_log, put, there, clock, clean, st
 
 def test_markers_go_in_two_stages(make_log, put, there, clock, clean, store):
     """S24, S53: a pass that covers a marker sets its horizon, by its commit; a later one at or
-    after that takes it away, also where nothing else is to be done.
+    after that time removes it, even if there is nothing else to do.
     """
     log = make_log(delete_retention_ms=2 * DAY_MS)
     append_undecided(log, rows("a=1"))
@@ -209,7 +209,7 @@ def test_markers_go_in_two_stages(make_log, put, there, clock, clean, store):
 
 
 def test_markers_go_by_themselves(make_log, put, clock, store):
-    """S16: a quiet partition keeps none for ever, though nobody asks for a pass."""
+    """S16: a quiet partition keeps none forever, even if nobody requests a pass."""
     log = make_log()
     append_undecided(log, rows("a=1"))
     end(log, commit=True)
@@ -237,7 +237,7 @@ def test_keys_collide_with_no_marker(make_log, clean, there, store):
 
 
 def test_a_round_ends_what_is_past_its_timeout(make_log, put, there, clock, store, caplog):
-    """S50: the cleaner aborts what nobody goes on with, and tells once of what it cannot end."""
+    """S50: the cleaner aborts abandoned transactions, and reports once what it cannot end."""
     log = make_log()
     append_undecided(log, rows("a=1"), timeout_ms=1000)
     cleaner = Cleaner([log], clock=clock)
@@ -251,7 +251,7 @@ def test_a_round_ends_what_is_past_its_timeout(make_log, put, there, clock, stor
     for _ in range(3):
         cleaner.run_once()
     assert caplog.text.count("readers of") == 1
-    assert "its home does not give its outcome" in caplog.text
+    assert "its outcome cannot be read from its home" in caplog.text
     (state,) = cleaner.monitor.logs().values()
     assert state.undecided == 1
     check_log(store, every_version=False)

@@ -17,8 +17,8 @@ def bounds(partitions):
 
 @given(PARTITIONS, st.integers(1, 20_000))
 def test_a_batch_lies_between_its_bounds(partitions, most):
-    """Each partition with a backlog moves by at least 1, none beyond its end; the sum keeps to the
-    limit.
+    """Each partition with a backlog advances by at least 1, none beyond its end; the sum keeps to
+    the limit.
     """
     starts, ends = bounds(partitions)
     got = limited(starts, ends, most)
@@ -43,19 +43,21 @@ def test_batches_come_to_the_end(partitions, most):
 
 
 def test_shares_are_in_proportion():
-    """As Spark's Kafka source shares."""
+    """Shared as by Spark's Kafka source."""
     assert limited({0: 0, 1: 0}, {0: 300, 1: 100}, 40) == {0: 30, 1: 10}
 
 
 def test_without_a_limit_all_goes():
-    """Also where the limit is not reached."""
+    """Also if the limit is not reached."""
     assert limited({0: 0}, {0: 7}, None) == {0: 7}
     assert limited({0: 0}, {0: 7}, 7) == {0: 7}
 
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    """Commits of 1 to 5 records of 20 bytes each (8 of content), turn by turn in two partitions."""
+    """Commits of 1 to 5 records of 20 bytes each (8 of content), alternating between two
+    partitions.
+    """
     log = Log.create(str(tmp_path_factory.mktemp("logs") / "orders"), partitions=2)
     for i in range(10):
         records = [{"key": "1234", "value": "5678"}] * (i % 5 + 1)
@@ -64,7 +66,7 @@ def manifest(tmp_path_factory):
 
 
 def test_bytes_let_the_oldest_commits_in_first(manifest):
-    """Whole ones, and of the next one as many offsets as fit."""
+    """Whole ones, and as many offsets of the next one as fit."""
     ends = dict(enumerate(manifest.head.partitions.end))
     assert limited_bytes(manifest, {0: 0, 1: 0}, ends, 20 * (1 + 2 + 3)) == {0: 4, 1: 2}
     assert limited_bytes(manifest, {0: 0, 1: 0}, ends, 20 * (1 + 2 + 2) + 5) == {0: 3, 1: 2}
@@ -73,7 +75,7 @@ def test_bytes_let_the_oldest_commits_in_first(manifest):
 
 @given(st.integers(1, 700), st.integers(0, 13), st.integers(0, 13))
 def test_batches_of_bytes_come_to_the_end(manifest, most, first, second):
-    """Each moves by at least one record, none is larger than the limit but for that one."""
+    """Each advances by at least one record, none exceeds the limit except for that one."""
     ends = dict(enumerate(manifest.head.partitions.end))
     at = {0: min(first, ends[0]), 1: min(second, ends[1])}
     while at != ends:

@@ -38,7 +38,7 @@ def log(tmp_path):
 
 
 def plan(url, **options):
-    """A reader as tasks have it, and its partitions."""
+    """A reader as tasks get it, and its partitions."""
     source = ClogDataSource({"path": url, **options})
     reader = source.reader(source.schema())
     partitions = pickle.loads(pickle.dumps(reader.partitions()))
@@ -58,7 +58,9 @@ ALL = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0)]
 
 
 def test_a_read_ends_where_all_is_decided(log):
-    """S51, S55: read_uncommitted, asked for, goes on; a start beyond is one, and yields nothing."""
+    """S51, S55: with read_uncommitted it continues; a start beyond is accepted, and
+    yields nothing.
+    """
     append_undecided(log, [{"key": "u", "value": "1"}], partition=1)
     log.append([{"key": "v", "value": "1"}], partition=1)
     assert offsets(log.url) == ALL
@@ -77,8 +79,8 @@ def test_a_read_ends_where_all_is_decided(log):
 
 
 def test_an_end_among_undecided_records_is_refused(log, caplog):
-    """S51: a job that goes on from there would never see them. A start there is a position, and so
-    is an end that is no later.
+    """S51: a job that continues from there would never see them. A start there is a position, and
+    so is an end that is not later.
     """
     append_undecided(log, [{"key": "u", "value": "1"}], partition=1)
     log.append([{"key": "v", "value": "1"}], partition=1)
@@ -114,7 +116,7 @@ def test_a_record_has_kafkas_columns(log):
 
 
 def test_every_batch_has_exactly_sparks_schema(log):
-    """Spark compares types, order and nullability of the first batch, and trusts the rest."""
+    """Spark compares types, order and nullability of the first batch, and trusts the others."""
     source = ClogDataSource({"path": log.url, "includeHeaders": "true"})
     schema = source.schema()
     reader = source.reader(schema)
@@ -173,7 +175,7 @@ def test_a_read_is_bounded_by_time(timed, options, expected):
 
 
 def test_a_start_later_than_every_record_is_an_error(timed):
-    """As in Kafka: the message names the partition and the way out."""
+    """As in Kafka: the message names the partition and the remedy."""
     with pytest.raises(OptionError, match=r"\[1\].*no record at or after.*Strategy=latest"):
         offsets(timed.url, startingTimestamp="3000")
     with pytest.raises(OptionError, match=r"does not name partitions \[1\]"):
@@ -193,7 +195,7 @@ def test_keys_choose_records(log, monkeypatch, whole_bytes, columns):
 
 
 def test_a_large_object_is_searched_by_its_keys(tmp_path):
-    """What is left to read lies between the first and the last record of these keys."""
+    """What remains to be read is between the first and the last record of these keys."""
     log = Log.create(str(tmp_path / "orders"), partitions=1)
     noise = random.Random(1).randbytes
     log.append([{"key": f"k{i}", "value": noise(1000)} for i in range(2000)])
@@ -226,13 +228,13 @@ def test_only_the_columns_asked_for_come(log, columns):
     ],
 )
 def test_options_that_read_nothing_sensible_are_refused(log, options):
-    """As by Spark's Kafka source."""
+    """As in Spark's Kafka source."""
     with pytest.raises(OptionError):
         rows(log.url, **options)
 
 
 def test_deleted_offsets_fail_or_are_passed_over(log, caplog):
-    """failOnDataLoss says which; either way the numbers are told (S38)."""
+    """failOnDataLoss decides which; either way the numbers are reported (S38)."""
     log.delete_records({0: 2})
     start = '{"0": 1, "1": 0}'
     with pytest.raises(OffsetOutOfRangeError, match="below the log start offset 2"):
@@ -259,7 +261,7 @@ def test_a_start_after_the_end_is_an_error(log, options):
 
 
 def test_an_end_beyond_the_log_fails_or_is_cut(log, caplog):
-    """Kafka's source waits in vain for such records; the end itself is a position (S38)."""
+    """Kafka's source waits in vain for such records; the end itself is a valid position (S38)."""
     end = '{"0": 9, "1": -1}'
     with pytest.raises(OffsetOutOfRangeError, match=r"offset 9 .*beyond the end offset 4"):
         offsets(log.url, endingOffsets=end)
@@ -269,7 +271,9 @@ def test_an_end_beyond_the_log_fails_or_is_cut(log, caplog):
 
 
 def test_an_end_below_the_log_start_fails_or_is_told(log, caplog):
-    """All that was asked for is deleted: an empty read would look like an empty log (S38)."""
+    """Everything that was requested is deleted: an empty read would look like an empty
+    log (S38).
+    """
     log.delete_records({0: 3})
     end = '{"0": 2, "1": -1}'
     for start in ({}, {"startingOffsets": '{"0": -2, "1": -2}'}):
@@ -284,7 +288,7 @@ def test_an_end_below_the_log_start_fails_or_is_told(log, caplog):
 
 
 def test_a_plan_is_pinned_to_its_version(log):
-    """What is appended later is not in it; what expires is an error, not a mix of versions."""
+    """Later appends are not in it; what expires is an error, not a mix of versions."""
     reader, partitions = plan(log.url)
     log.append([{"key": "z", "value": "z1"}])
     assert len([r for p in partitions for b in reader.read(p) for r in b.to_pylist()]) == 5
@@ -304,7 +308,7 @@ def test_the_table_view_has_the_latest_value_of_each_key(log):
 
 @pytest.mark.parametrize("view", ["log", "table"])
 def test_an_empty_log_has_no_tasks(tmp_path, view):
-    """Spark makes a partition without anything of it, which reads as nothing."""
+    """Spark creates a partition without any of it, which reads as nothing."""
     log = Log.create(str(tmp_path / "empty"))
     reader, partitions = plan(log.url, view=view)
     assert partitions == []
@@ -326,7 +330,7 @@ def test_timestamp_types_are_those_of_each_record(log):
 
 
 def test_small_batches_are_put_together(tmp_path):
-    """Many appends of few records are not as many Arrow batches."""
+    """Many appends of few records do not become as many Arrow batches."""
     log = Log.create(str(tmp_path / "small"), partitions=1)
     for i in range(20):
         log.append([{"key": str(i), "value": "v"}])
@@ -335,7 +339,7 @@ def test_small_batches_are_put_together(tmp_path):
 
 
 def test_a_log_that_is_not_there_is_named(tmp_path):
-    """At planning, with the way to make one; the schema needs no log."""
+    """At planning, with how to create one; the schema needs no log."""
     source = ClogDataSource({"path": str(tmp_path / "nothing")})
     reader = source.reader(source.schema())
     with pytest.raises(NotFoundError, match="nothing"):
@@ -357,7 +361,9 @@ def test_filters_are_not_pushed_down():
 
 
 def test_the_data_source_imports_nothing_heavy():
-    """Spark looks it up in a cold process: pyarrow, fsspec and numpy wait until they are needed."""
+    """Spark looks it up in a fresh process: pyarrow, fsspec and numpy wait until they are
+    needed.
+    """
     import subprocess
     import sys
 
@@ -371,7 +377,7 @@ def test_the_data_source_imports_nothing_heavy():
 
 
 def test_spark_finds_the_data_source_by_its_module():
-    """The module has the prefix that Spark looks for and the name it takes."""
+    """The module has the prefix that Spark looks for and the name it uses."""
     import pyspark_clog
 
     assert pyspark_clog.DefaultSource is datasource.ClogDataSource
@@ -388,14 +394,14 @@ def test_arrow_batches_are_not_large_types(log):
 
 @pytest.mark.parametrize("version", ["3.5.1", "4.0.1", "4.1.1"])
 def test_an_older_spark_is_refused(log, monkeypatch, version):
-    """It lacks half of what a source needs: better one sentence than an ImportError."""
+    """It lacks half of what a source needs: one sentence is better than an ImportError."""
     monkeypatch.setattr(datasource.pyspark, "__version__", version)
     with pytest.raises(InvalidInputError, match=rf"Spark {version}, but format clog needs 4.2"):
         ClogDataSource({"path": log.url})
 
 
 def test_a_log_that_is_not_the_one_meant(log):
-    """S47: what an id was given for is refused in a log made in its place."""
+    """S47: what was given for an id is refused in a log created in its place."""
     meant = log.handle.standing.log_id
     assert len(rows(log.url, logId=meant)) == 5
     assert len(rows(log.url, logId=meant, view="table", asOfVersion="2")) == 3

@@ -1,4 +1,4 @@
-"""How pieces are dealt out to tasks."""
+"""How pieces are distributed to tasks."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -33,7 +33,7 @@ def objects_of(appends):
 
 
 def offsets_read(tasks):
-    """What the tasks deliver, one after the other, as (partition, offset)."""
+    """What the tasks yield, one after the other, as (partition, offset)."""
     return [
         (piece.partition, piece.base + i)
         for task in tasks
@@ -82,7 +82,9 @@ def test_an_object_is_opened_once(appends):
 
 @pytest.mark.parametrize("worth", ["TASK_ROWS", "TASK_BYTES"])
 def test_a_large_range_is_read_in_parallel(monkeypatch, worth):
-    """At least a task for so many rows, or stored bytes (100 a row here), about equal ones."""
+    """At least one task for this many rows, or stored bytes (100 per row here), of about equal
+    size.
+    """
     monkeypatch.setattr(plan, "TASK_ROWS", 250_000 if worth == "TASK_ROWS" else 1 << 40)
     monkeypatch.setattr(plan, "TASK_BYTES", 25_000_000 if worth == "TASK_BYTES" else 1 << 40)
     tasks = deal(objects_of([[600_000, 400_000]]))
@@ -92,13 +94,13 @@ def test_a_large_range_is_read_in_parallel(monkeypatch, worth):
 
 
 def test_min_partitions_is_a_wish():
-    """As with Kafka's source: about so many tasks, never an empty one."""
+    """As with Kafka's source: about this many tasks, never an empty one."""
     assert len(deal(objects_of([[100, 100]]), min_tasks=8)) == 8
     assert len(deal(objects_of([[1, 1]]), min_tasks=8)) == 2
 
 
 def test_rewritten_objects_are_not_cut():
-    """Rows and offsets do not rise together there."""
+    """Rows and offsets do not increase together there."""
     pieces = objects_of([[1000]])
     (piece,) = pieces[0]
     sparse = replace(piece, object=replace(piece.object, dense=False), end=5000)

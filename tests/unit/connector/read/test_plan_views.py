@@ -52,7 +52,7 @@ def tasks(url, **options):
 
 
 def rows(url, **options):
-    """(partition, offset, key, value) of what the tasks deliver."""
+    """(partition, offset, key, value) of what the tasks yield."""
     reader, partitions = tasks(url, **options)
     columns = ("partition", "offset", "key", "value")
     batches = [batch for p in partitions for batch in reader.read(p)]
@@ -108,7 +108,9 @@ def many(tmp_path, clock):
     ],
 )
 def test_small_partitions_share_tasks(many, options, tasks_min, tasks_max):
-    """A task costs Spark more than some thousand records; each key is there once all the same."""
+    """A task costs Spark more than several thousand records; each key is there once all
+    the same.
+    """
     expected = {str(j): "1" for j in range(150) if j % 3}
     for part in (slice(None), slice(3, 6)):
         keys = {"keys": json.dumps(list(expected)[part])} if part.start else {}
@@ -128,7 +130,7 @@ def test_partitions_that_share_a_task_may_be_too_large_to_be_read_at_once(many, 
 
 
 def test_partitions_that_share_a_task_expire_together(many):
-    """An object of theirs that is gone is told as for any other."""
+    """A missing object of theirs is reported as any other."""
     reader, (task,) = tasks(many.url, view="table")
     expire(many)
     with pytest.raises(VersionExpiredError, match=r"version 2 .*load\(\) again"):
@@ -137,7 +139,7 @@ def test_partitions_that_share_a_task_expire_together(many):
 
 @pytest.mark.parametrize("entries", [pytest.param(1, marks=pytest.mark.nightly), 7, 1000])
 def test_slices_with_a_small_map(history, entries):
-    """More dirty keys than the map holds: the slices of the plan deliver what the plan does."""
+    """More dirty keys than the map holds: the slices of the plan yield what the plan does."""
     store = history.handle.store
     plan = plan_table(history.handle.manifest(), 0)
     whole = rows_in(table_batches(store, plan))
@@ -149,7 +151,7 @@ def test_slices_with_a_small_map(history, entries):
 
 
 def test_a_clean_object_is_shared_by_several_tasks(log, monkeypatch):
-    """A cleaned partition is often one object: its rows are dealt out, each once."""
+    """A cleaned partition is often one object: its rows are distributed, each once."""
     log.append([{"key": str(j), "value": "0"} for j in range(100)], partition=0)
     clean(log)
     monkeypatch.setattr(plan, "TASK_ROWS", 30)
@@ -163,7 +165,8 @@ def test_a_clean_object_is_shared_by_several_tasks(log, monkeypatch):
 @pytest.mark.parametrize(("clean_rows", "dirty_rows"), [(4000, 100), (500, 2000), (0, 3000)])
 def test_keys_are_read_a_few_times_only(log, monkeypatch, clean_rows, dirty_rows):
     """Tasks of a large partition map what follows them: a clean row costs at most 5 reads of a key,
-    a dirty one 3.5, and a row more for each task."""
+    a dirty one 3.5, plus one row for each task.
+    """
     if clean_rows:
         log.append([{"key": str(j), "value": "0"} for j in range(clean_rows)], partition=0)
         clean(log)
@@ -181,7 +184,7 @@ def test_keys_are_read_a_few_times_only(log, monkeypatch, clean_rows, dirty_rows
 
 
 def test_a_plan_does_not_grow_with_keys(log):
-    """What the driver makes and ships depends on objects, not on what is in them."""
+    """What the driver creates and sends depends on the objects, not on their contents."""
     sizes = []
     for count in (10, 5000):
         log.append([{"key": f"{count} {j}", "value": "1"} for j in range(count)], partition=0)
@@ -191,7 +194,8 @@ def test_a_plan_does_not_grow_with_keys(log):
 
 def test_as_of_a_version_and_a_time(log, clock):
     """The table as it was, cleaned since or not; before the oldest readable version the error names
-    the bound."""
+    the bound.
+    """
     seen = {}
     for i in range(6):
         clock.advance(10)
@@ -213,7 +217,7 @@ def test_as_of_a_version_and_a_time(log, clock):
 
 
 def test_as_of_shows_nothing_deleted(log):
-    """S36: what `delete_records` cut is gone from old versions too."""
+    """S36: what `delete_records` removed is gone from old versions too."""
     version = put(log, a="1", b="1")
     put(log, c="1")
     log.delete_records({0: 1})
@@ -221,7 +225,7 @@ def test_as_of_shows_nothing_deleted(log):
 
 
 def test_keys_of_an_old_version(history):
-    """`keys` prunes a view of any version; few rows need no more than one task a partition."""
+    """`keys` prunes a view of any version; few rows need no more than one task per partition."""
     for more in ({}, {"minPartitions": 4}):
         found = values(history.url, view="table", keys='["1", "3", "50"]', **more)
         assert found == {"1": "3", "50": "7"}
@@ -232,8 +236,9 @@ def test_keys_of_an_old_version(history):
 
 
 def test_latest_is_the_changelog_slice(log):
-    """Of each key changed since the position its latest record, tombstones included; whatever is
-    cleaned."""
+    """For each key changed since the position its latest record, tombstones included; whatever is
+    cleaned.
+    """
     put(log, a="1", b="1", c="1")
     ends = {str(p): end for p, end in log.end_offsets().items()}
     version = log.version
@@ -252,7 +257,7 @@ def test_latest_is_the_changelog_slice(log):
 
 
 def test_latest_says_when_a_tombstone_was_lost(log, clock, caplog):
-    """S41: who applies the slice to a state of that position would keep a deleted key."""
+    """S41: applying the slice to a state of that position would keep a deleted key."""
     put(log, a="1", b="1")
     version, ends = log.version, json.dumps({"0": 2, "1": 0})
     put(log, a=None)
@@ -268,7 +273,7 @@ def test_latest_says_when_a_tombstone_was_lost(log, clock, caplog):
         with caplog.at_level(logging.WARNING, "clog.connector"):
             found = values(log.url, view="latest", failOnDataLoss="false", **since)
         assert found == {"b": "2", "c": "1", "d": "1"}
-        assert "deletes may be missing" in caplog.text
+        assert "may lack deletes" in caplog.text
         caplog.clear()
     assert values(log.url, view="latest") == {"b": "2", "c": "1", "d": "1"}, "starts afresh"
     assert values(log.url, view="latest", sinceVersion=log.version - 1) == {"d": "1"}
@@ -330,7 +335,7 @@ def test_a_log_at_a_named_cut(log, tmp_path, clock):
         rows(stock.url, view="table", asOfCut=f"{log.url}#other")
     with pytest.raises(OptionError, match="HOME_URL#NAME"):
         rows(stock.url, view="table", asOfCut="month-end")
-    with pytest.raises(OptionError, match="several are given"):
+    with pytest.raises(OptionError, match="more than one of the options"):
         rows(stock.url, view="table", asOfCut=cut, asOfVersion=1)
     with pytest.raises(OptionError, match='are for view "table"'):
         rows(stock.url, asOfCut=cut)

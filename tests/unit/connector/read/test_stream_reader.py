@@ -1,4 +1,4 @@
-"""The streaming read without Spark: what Spark asks for, in the order it asks, with pickles
+"""The streaming read without Spark: what Spark calls, in the order it calls it, with pickles in
 between.
 """
 
@@ -59,7 +59,7 @@ class Source:
         ]
 
     def batch(self, limit=None):
-        """Runs one batch; None where the trigger finds nothing."""
+        """Runs one batch; None if the trigger finds nothing."""
         end = self.latest(self.reader.getDefaultReadLimit() if limit is None else limit)
         if json.dumps(end) == json.dumps(self.at):
             return None
@@ -77,7 +77,7 @@ def append(log, *values, partition=0):
 
 
 def test_a_stream_reads_each_record_once(log):
-    """What was there, then what comes; a trigger that finds nothing makes no batch."""
+    """The existing records, then new ones; a trigger that finds nothing makes no batch."""
     append(log, "a", "b")
     source = Source(log.url, startingOffsets="earliest", pollInterval="0s")
     assert source.batch() == [(0, 0, "a"), (0, 1, "b")]
@@ -111,7 +111,7 @@ def test_a_stream_ends_where_all_is_decided(log, commit):
 @pytest.mark.parametrize("commit", [True, False], ids=["committed", "aborted"])
 def test_a_batch_that_runs_again_with_read_committed_skips_nothing(log, commit):
     """S40, S51: planned with read_uncommitted, it has undecided records; they are decided before
-    the query goes on.
+    the query continues.
     """
     options = {"startingOffsets": "earliest", "pollInterval": "0s"}
     append(log, "a")
@@ -139,7 +139,7 @@ def test_a_batch_that_runs_again_with_read_committed_skips_nothing(log, commit):
 
 
 def test_a_stream_may_start_beyond_what_is_decided(log):
-    """S51: such a position is one; nothing comes twice, and nothing from before it."""
+    """S51: such a position is valid; nothing comes twice, and nothing from before it."""
     append_undecided(log, [{"key": "u", "value": "u"}])
     append(log, "a", "b")
     starting = '{"0": 2, "1": 0}'
@@ -201,8 +201,8 @@ def cleaned(log):
 
 
 def test_a_batch_that_runs_again_has_the_same_records(log):
-    """Cleaned since or not: it reads the version it was planned at. One that was never planned has
-    what there is (S2).
+    """Cleaned since or not: it reads the version at which it was planned. A batch that was never
+    planned has what is there (S2).
     """
     append(log, "a", "b", "a")
     source = Source(log.url, startingOffsets="earliest")
@@ -231,7 +231,7 @@ def test_a_batch_whose_version_expired_runs_again_from_the_newest(log, caplog):
 
 
 def test_a_batch_that_runs_again_shows_nothing_deleted(log):
-    """The version it was planned at has records that were deleted since (S36, S38)."""
+    """The version at which it was planned has records that were deleted since (S36, S38)."""
     append(log, *"abc")
     source = Source(log.url, startingOffsets="earliest")
     end = source.latest()
@@ -273,7 +273,7 @@ def test_a_query_starts_where_the_option_says(log, starting, read):
 
 
 def test_max_offsets_per_trigger_limits_a_batch(log):
-    """In proportion to what each partition has, and at least 1 of each."""
+    """In proportion to what each partition has, and at least 1 from each."""
     append(log, *"abcdefgh")
     append(log, *"xy", partition=1)
     source = Source(log.url, startingOffsets="earliest", maxOffsetsPerTrigger="5")
@@ -284,7 +284,7 @@ def test_max_offsets_per_trigger_limits_a_batch(log):
 
 
 def test_available_now_ends_at_what_was_there(log):
-    """What is appended meanwhile is for the next run, and the limit stays in force."""
+    """What is appended meanwhile is for the next run, and the limit still applies."""
     append(log, *"abc")
     source = Source(
         log.url, startingOffsets="earliest", maxOffsetsPerTrigger="2", pollInterval="0s"
@@ -299,8 +299,8 @@ def test_available_now_ends_at_what_was_there(log):
 
 
 def test_available_now_from_latest_reads_nothing_old(log):
-    """What comes between the end's fixing and the resolving of "latest" puts the start past the
-    end: nothing is read, least of all the whole log.
+    """What is appended between fixing the end and resolving "latest" puts the start past the end:
+    nothing is read, least of all the whole log.
     """
     append(log, *"abc")
     source = Source(log.url, pollInterval="0s")
@@ -329,7 +329,7 @@ def test_a_batch_waits_for_enough_offsets_or_for_the_delay(log):
 
 
 def test_available_now_does_not_wait_for_enough_offsets(log):
-    """It would end with records unread."""
+    """Otherwise it would end with records unread."""
     options = {"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "3", "pollInterval": "0s"}
     append(log, *"abcd")
     source = Source(log.url, startingOffsets="earliest", **options)
@@ -367,7 +367,7 @@ def test_a_stream_starts_at_a_time(log):
 
 
 def test_a_stream_of_some_keys(log):
-    """Offsets move on over the other records."""
+    """Offsets advance over the other records."""
     append(log, *"abab")
     source = Source(log.url, startingOffsets="earliest", keys='["b"]', pollInterval="0s")
     assert source.batch() == [(0, 1, "b"), (0, 3, "b")]
@@ -385,7 +385,7 @@ def test_trigger_once_ignores_the_limit(log):
 
 
 def test_an_idle_stream_costs_one_get_a_poll_interval(log, monkeypatch):
-    """However often Spark asks: its default trigger does so about 45 times a second."""
+    """However often Spark asks: by default a trigger does so about 45 times a second."""
     counting = CountingStore(open_store(log.url))
     monkeypatch.setattr(Location, "store", lambda self: counting)
     clock = ManualClock()
@@ -412,7 +412,7 @@ def test_a_trigger_as_long_as_the_poll_interval_always_looks(log):
 
 
 def test_a_store_that_fails_for_a_moment_does_not_end_the_query(log, monkeypatch):
-    """Nothing is new then; after a minute it does."""
+    """Nothing is new then; after a minute it is used."""
     clock = ManualClock()
     source = Source(log.url, clock=clock)
     source.batch()
@@ -430,7 +430,7 @@ def test_a_store_that_fails_for_a_moment_does_not_end_the_query(log, monkeypatch
 
 
 def test_records_deleted_before_they_were_read_stop_the_query(log):
-    """The partition, the offset and what there is are told (S38)."""
+    """The partition, the offset and what is available are reported (S38)."""
     append(log, *"abcd")
     source = Source(log.url, startingOffsets="earliest", maxOffsetsPerTrigger="1")
     source.batch()
@@ -442,7 +442,7 @@ def test_records_deleted_before_they_were_read_stop_the_query(log):
 
 
 def test_records_deleted_before_they_were_read_can_be_passed_over(log, caplog):
-    """With failOnDataLoss=false the stream goes on from the log start; a warning counts (S38)."""
+    """With failOnDataLoss=false the stream continues from the log start; a warning counts (S38)."""
     append(log, *"abcd")
     source = Source(log.url, startingOffsets="earliest", maxOffsetsPerTrigger="1")
     source.batch()
@@ -454,7 +454,7 @@ def test_records_deleted_before_they_were_read_can_be_passed_over(log, caplog):
 
 
 def test_a_limit_counts_what_is_left_of_deleted_records(log):
-    """Not the offsets that are gone: a gap of millions would be that many empty batches."""
+    """Not the missing offsets: a gap of millions would be that many empty batches."""
     append(log, *"abcdef")
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "1"}
     source = Source(log.url, failOnDataLoss="false", pollInterval="0s", **options)
@@ -489,8 +489,8 @@ def restarted(log, offsets, **options):
 
 @pytest.mark.parametrize("values", ["x", "xyzuvw"])
 def test_a_query_does_not_go_on_in_a_log_that_was_recreated(log, at, values):
-    """Whether its offsets are there or not: they are another log's. Nor does it run a batch
-    of that log again.
+    """Whether its offsets exist or not: they are another log's. It does not rerun a batch of that
+    log either.
     """
     anew = recreated(log, *values)
     with pytest.raises(LogReplacedError, match=r"was deleted and recreated .*new checkpoint"):
@@ -502,7 +502,9 @@ def test_a_query_does_not_go_on_in_a_log_that_was_recreated(log, at, values):
 @pytest.mark.parametrize("values", ["", "x", "xyzuvw"])
 @pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "1"}])
 def test_a_query_can_go_on_from_the_start_of_the_new_log(log, at, values, limit, caplog):
-    """failOnDataLoss=false, which the error advises; a crash in the first batch changes nothing."""
+    """failOnDataLoss=false, which the error recommends; a crash in the first batch
+    changes nothing.
+    """
     anew = recreated(log, *values)
     lenient = {"failOnDataLoss": "false", **limit}
     assert restarted(anew, at[0], **lenient).run(*at) == [], "that batch is gone with its log"
@@ -517,7 +519,7 @@ def test_a_query_can_go_on_from_the_start_of_the_new_log(log, at, values, limit,
             read += batch
         assert [value for *_, value in read] == [*values, *["later"] * (at.index(start) + 1)]
     assert "was deleted and recreated" in caplog.text
-    assert "going on from the start" in caplog.text
+    assert "continuing at the start" in caplog.text
 
 
 def test_available_now_goes_on_in_the_new_log(log, at):
@@ -537,8 +539,8 @@ def test_available_now_goes_on_in_the_new_log(log, at):
 @pytest.mark.parametrize("values", ["", "x", "xyzuvw"])
 @pytest.mark.parametrize("now", [True, False])
 def test_a_running_query_notices_that_its_log_was_recreated(log, values, now, lenient):
-    """It looks which log stands there at least every few seconds, not at its commits alone;
-    under availableNow, too.
+    """It checks which log is there at least every few seconds, not only its commits; under
+    availableNow too.
     """
     append(log, *"abcd")
     clock = ManualClock()
@@ -563,7 +565,7 @@ def test_a_running_query_notices_that_its_log_was_recreated(log, values, now, le
 
 @pytest.mark.parametrize("lenient", ["true", "false"])
 def test_a_log_that_is_recreated_while_a_batch_is_planned_or_read(log, at, lenient, caplog):
-    """The records of the batch are gone with their log: told, or passed over."""
+    """The records of the batch are gone with their log: reported, or skipped."""
     planning, reading = (restarted(log, at[0], failOnDataLoss=lenient) for _ in range(2))
     planning.latest()
     (partition,) = reading.reader.partitions(*at)
@@ -585,7 +587,7 @@ def test_a_log_that_is_recreated_while_a_batch_is_planned_or_read(log, at, lenie
 
 @pytest.mark.parametrize("since", [1, 2])
 def test_a_log_that_was_restored_from_a_copy_is_told_by_its_commits(log, tmp_path, since):
-    """It has the id of the log that the query read, and may have gone on otherwise."""
+    """It has the id of the log that the query read, and may have continued differently."""
     append(log, "a")
     copy = tmp_path / "copy"
     shutil.copytree(log.url, copy)
@@ -605,8 +607,8 @@ def test_a_log_that_was_restored_from_a_copy_is_told_by_its_commits(log, tmp_pat
 
 
 def test_a_checkpoint_goes_on_in_a_copy_of_the_log(log, tmp_path):
-    """S47: a log is moved by copying it; the query reads on at its new place, as long as the
-    version that its offsets are of is there, and no other.
+    """S47: a log is moved by copying it; the query continues at its new place, as long as the
+    version of its offsets is there, and no other.
     """
     append(log, "a")
     source = Source(log.url, startingOffsets="earliest", pollInterval="0s")
@@ -623,8 +625,8 @@ def test_a_checkpoint_goes_on_in_a_copy_of_the_log(log, tmp_path):
 
 @pytest.mark.parametrize("lenient", ["true", "false"])
 def test_offsets_of_an_older_clog_beyond_the_end_are_noticed(log, lenient):
-    """They do not say which log they are of; a position beyond the end is never waited for in
-    silence.
+    """They do not say which log they belong to; a position beyond the end is never waited for
+    silently.
     """
     append(log, "x")
     restarted = Source(log.url, failOnDataLoss=lenient)
@@ -637,7 +639,7 @@ def test_offsets_of_an_older_clog_beyond_the_end_are_noticed(log, lenient):
 
 
 def test_a_missed_tombstone_stops_the_query(log):
-    """Removed after the stream began, before it read it: the delete would be lost (S41)."""
+    """Removed after the stream started, before it read it: the delete would be lost (S41)."""
     append(log, "a")
     source = Source(log.url, startingOffsets="earliest", pollInterval="0s")
     source.batch()
@@ -653,7 +655,7 @@ def test_a_missed_tombstone_stops_the_query(log):
 
 @pytest.mark.parametrize(("offset", "since"), [(0, 1), (1, 3)])
 def test_a_tombstone_that_was_read_or_removed_before_is_not_missed(log, offset, since):
-    """Below the stream's position, or gone before the stream began: it is no victim (S41)."""
+    """Below the stream's position, or gone before the stream started: nothing is missed (S41)."""
     append(log, "a")
     log.append([{"key": "a", "value": None}], partition=0)
     log.handle.commit(lambda tip, ms: Edit(tombstones_removed={0: offset}), operation="clean")
@@ -671,7 +673,7 @@ def test_some_partitions_can_be_read(log):
 
 
 def test_partitions_left_out_after_a_restart_stop_the_query(log, caplog):
-    """As in Spark's Kafka source: else what they get would be lost, or come again later."""
+    """As in Spark's Kafka source: otherwise what they get would be lost, or come again later."""
     append(log, "a")
     append(log, "b", partition=1)
     source = Source(log.url, startingOffsets="earliest")
@@ -687,7 +689,7 @@ def test_partitions_left_out_after_a_restart_stop_the_query(log, caplog):
 
 
 def test_a_swept_object_is_found_in_a_newer_version(log):
-    """Offsets are stable: the task goes on after the last offset that it yielded, nothing twice
+    """Offsets are stable: the task continues after the last offset that it yielded, nothing twice
     (design: reading).
     """
     append(log, *"abc")
@@ -702,7 +704,7 @@ def test_a_swept_object_is_found_in_a_newer_version(log):
 
 
 def test_a_tombstone_removed_while_a_batch_is_read_is_told(log):
-    """The rest of the batch is planned anew from a version that may lack a delete (S41)."""
+    """The rest of the batch is planned again from a version that may lack a delete (S41)."""
     append(log, *"abc")
     append(log, *"de")
     source = Source(log.url, startingOffsets="earliest")
@@ -753,13 +755,13 @@ def test_a_stream_has_no_table_view(log):
     ],
 )
 def test_a_stream_has_no_end(log, option):
-    """Refused as in Spark's Kafka source: a stream that passed it over would read too much."""
+    """Refused as in Spark's Kafka source: a stream that ignored it would read too much."""
     with pytest.raises(OptionError, match="a stream has no end"):
         Source(log.url, **option)
 
 
 def test_a_log_that_is_not_there_is_named(tmp_path):
-    """The error says where nothing is, and comes from a shallow frame."""
+    """The error says where there is nothing, and comes from a shallow frame."""
     with pytest.raises(NotFoundError, match="no log at") as caught:
         Source(tmp_path / "nothing").batch()
     frames = caught.traceback
@@ -775,7 +777,7 @@ def test_spark_gets_this_reader(log):
 
 
 def test_a_reader_that_cannot_be_made_tells_it_when_it_is_asked(log):
-    """An error of the making itself would drown in one of Spark's worker (UnboundLocalError)."""
+    """An error while creating it would be hidden by one of Spark's worker (UnboundLocalError)."""
     schema = read_schema(None, include_headers=False)
     reader = ClogDataSource({"path": log.url, "view": "table"}).streamReader(schema)
     with pytest.raises(OptionError, match="is for batch reads"):
@@ -784,7 +786,7 @@ def test_a_reader_that_cannot_be_made_tells_it_when_it_is_asked(log):
 
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_stream_that_begins_in_another_log_than_meant(log, fail):
-    """S47: `sinceVersion` is a version of the log that was meant, also where data may be lost."""
+    """S47: `sinceVersion` is a version of the intended log, even if data may be lost."""
     append(log, "a", "b")
     meant = log.handle.standing.log_id
     options = {"sinceVersion": "1", "logId": meant, "failOnDataLoss": fail, "pollInterval": "0s"}
@@ -797,7 +799,7 @@ def test_a_stream_that_begins_in_another_log_than_meant(log, fail):
 
 
 def test_a_query_with_a_name_tells_the_log_how_far_it_is(log, caplog):
-    """S64: after a batch, and at its end; what cannot be told fails no query."""
+    """S64: after a batch, and at its end; a position that cannot be reported fails no query."""
     append(log, "a", "b")
     options = {"readerId": "billing", "pollInterval": "0s", "startingOffsets": "earliest"}
     source = Source(log.url, **options, readerHold="8 days")

@@ -1,5 +1,5 @@
-"""Group commit: appends that wait on one handle together are one commit, and each is answered as if
-it had been alone (COMMIT.md §2, H-T8).
+"""Group commit: appends that wait together on one handle are one commit, and each gets its result
+as if it had been alone (COMMIT.md §2, H-T8).
 """
 
 import threading
@@ -30,7 +30,7 @@ LATE_MS = 10**12
 
 
 class Gate(WrappingStore):
-    """Holds the create of one commit until it is opened."""
+    """Holds the create of one commit until the gate is opened."""
 
     def __init__(self, inner):
         super().__init__(inner)
@@ -47,7 +47,7 @@ class Gate(WrappingStore):
 
 
 class Queue(dict):
-    """Counts those that came."""
+    """Counts those that arrived."""
 
     def __init__(self):
         super().__init__()
@@ -59,7 +59,7 @@ class Queue(dict):
 
 
 class Company:
-    """A log on which the first append is held in its create while others queue, in order."""
+    """A log on which the first append is held in its create while others queue in order."""
 
     def __init__(self, log, gate):
         self.log, self.gate = log, gate
@@ -68,7 +68,7 @@ class Company:
         self.pool = ThreadPoolExecutor(64)
 
     def append(self, *calls):
-        """The outcomes of a first append and of those that queue behind it, in this order."""
+        """The results of a first append and of those that queue behind it, in this order."""
         made = [self.pool.submit(self.log.append, [row("first")])]
         self.gate.reached.wait()
         self.queue.came.acquire()
@@ -121,7 +121,9 @@ def test_those_that_wait_become_one_commit(company, values_of):
 
 
 def test_a_group_announces_the_features_of_its_members(company):
-    """S73: the first positions in what is no log come with an append of another, in one commit."""
+    """S73: the first positions for a prefix without a log are committed together with another
+    append.
+    """
     made = company()
     log, begun = made.log, []
     for name in ("a", "b"):
@@ -138,7 +140,7 @@ def test_a_group_announces_the_features_of_its_members(company):
 
 
 def test_a_lone_append_costs_what_it_did(make_log, store):
-    """COMMIT.md §7: nobody waits for company, nothing more is asked."""
+    """COMMIT.md §7: it does not wait for others, and makes no further requests."""
     counting = CountingStore(store)
     log = make_log(on=counting)
     with counting.count() as counts:
@@ -165,7 +167,7 @@ def test_one_bad_append_fails_alone(company, values_of):
 
 
 def test_the_same_sequence_twice_in_a_group(company, make_log):
-    """The second is the first's duplicate, and is answered with its offsets alone; so is one that
+    """The second is a duplicate of the first, and gets its offsets; so does one that
     comes later.
     """
     made = company()
@@ -183,7 +185,7 @@ def test_the_same_sequence_twice_in_a_group(company, make_log):
 
 
 def test_rolls_are_decided_one_after_the_other(company):
-    """S7: each append sees the segment as those before it in the group leave it."""
+    """S7: each append sees the segment as the earlier ones in the group leave it."""
     made = company(config={"segment.chunks": 2})
     made.append(*(([row(n)], {}) for n in "abcd"))
     assert made.log.version == 2
@@ -191,7 +193,7 @@ def test_rolls_are_decided_one_after_the_other(company):
 
 
 def test_a_group_is_bounded(company, monkeypatch):
-    """Those that are too many for a commit are in the next one; order stays."""
+    """Those that do not fit into one commit are in the next; the order is kept."""
     monkeypatch.setattr(handle, "GROUP_APPENDS_MAX", 3)
     made = company()
     results = made.append(*(([row(str(n))], {}) for n in range(7)))
@@ -206,7 +208,7 @@ def test_a_group_is_bounded(company, monkeypatch):
 
 
 def test_an_unknown_outcome_is_told_to_all(make_log, store, gate):
-    """Each in an error of its own; what had been refused for itself is told that."""
+    """Each with an error of its own; an append that was refused for itself gets that error."""
     lost = FaultyStore(
         gate,
         Faults(
@@ -225,7 +227,7 @@ def test_an_unknown_outcome_is_told_to_all(make_log, store, gate):
 
 
 def test_a_duplicate_of_one_whose_commit_fails_is_asked_again(make_log, store, gate):
-    """It was told nothing yet: alone it is the first of its kind."""
+    """Nothing was reported to it yet: alone it is the first of its kind."""
     plan = Faults(Fault(FaultKind.REFUSE, "create", f"*/{documents.commit_path(2)}"))
     made = Company(make_log(on=FaultyStore(gate, plan)), gate)
     mine = [row("x")], {"producer": ("p", 1)}
@@ -237,7 +239,7 @@ def test_a_duplicate_of_one_whose_commit_fails_is_asked_again(make_log, store, g
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_a_leader_that_is_interrupted_hands_over(company, error, values_of):
-    """Those that were not in its commit go on; the interrupt is raised in its own thread."""
+    """Those that were not in its commit continue; the interrupt is raised in its own thread."""
     made = company()
     made.gate.raises = error("stop")
     first, *others = made.append(*(([row(n)], {}) for n in "ab"))
@@ -247,7 +249,7 @@ def test_a_leader_that_is_interrupted_hands_over(company, error, values_of):
 
 
 def test_a_leader_that_is_interrupted_while_it_gathers_its_group(company, monkeypatch, values_of):
-    """The others are still in the queue: they go on without it."""
+    """The others are still in the queue, and continue without it."""
     made = company()
     group = handle._Group
 
@@ -264,7 +266,9 @@ def test_a_leader_that_is_interrupted_while_it_gathers_its_group(company, monkey
 
 
 def test_company_of_an_interrupted_leader_is_told_that_it_may_have_happened(company, monkeypatch):
-    """The interrupt came in the create: nobody knows, so nobody is told that all is well."""
+    """The interrupt came during the create: the result is unknown, so none of them
+    reports success.
+    """
     made = company()
     committer = made.log.handle._committer
     commit, calls = committer.commit, iter(range(9))
@@ -296,7 +300,7 @@ def test_objects_that_are_appended_twice_at_once(company):
 
 
 def test_a_group_is_committed_once_where_nobody_can_say_whether_it_was(make_log, store, gate):
-    """K5: where the file of its block is missing all are told so, and nothing is written again."""
+    """K5: if the file of its block is missing all get that error, and nothing is written again."""
     faulty = FaultyStore(gate)
     made = Company(make_log(on=faulty), gate)
     folder = inside(store)

@@ -1,4 +1,4 @@
-"""A log of many partitions: what its commits, followers and openings cost, and what they tell
+"""A log of many partitions: the cost of its commits, followers and openings, and their results
 (COMMIT.md, K3).
 """
 
@@ -21,7 +21,7 @@ from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log
 
 MANY = 24
-"""Partitions, where up to 8 are few."""
+"""Partitions, if up to 8 count as few."""
 DAY_MS = 86_400_000
 
 
@@ -43,8 +43,8 @@ def refs(store):
 
 
 def test_ten_thousand_partitions(make_log, open_log, store, monkeypatch):
-    """A commit that touches 10 of 10,000 partitions writes 20 KB at most, all included: snapshots,
-    columns, objects; 130 KB where each head held all columns.
+    """A commit that touches 10 of 10,000 partitions writes 20 KB at most, including snapshots,
+    columns and objects; it was 130 KB while each head held all columns.
     """
     monkeypatch.undo()
     counted, rng = CountingStore(store), np.random.default_rng(1)
@@ -62,8 +62,8 @@ def test_ten_thousand_partitions(make_log, open_log, store, monkeypatch):
 
 
 def test_all_versions_are_what_their_edits_make(make_log, store, monkeypatch):
-    """Heads with rows, heads with all columns, snapshots between; every version, opened as an old
-    one and replayed.
+    """Heads with rows, heads with all columns, snapshots in between; every version, opened as an
+    old one and replayed.
     """
     monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
     log = make_log(MANY, {"segment.chunks": 3})
@@ -78,7 +78,7 @@ def test_all_versions_are_what_their_edits_make(make_log, store, monkeypatch):
 
 
 def test_a_follower_reads_commits_alone(make_log, open_log, store):
-    """One GET a commit; a document is read by those who were not there, once."""
+    """One GET per commit; a document is read once, by those who did not see it written."""
     log, counted = make_log(MANY), CountingStore(store)
     append(log, 1)
     follower = open_log(counted)
@@ -99,8 +99,8 @@ def test_a_follower_reads_commits_alone(make_log, open_log, store):
 
 @pytest.mark.parametrize("commits", range(2, 10))
 def test_opening_costs_one_get_more(make_log, open_log, store, commits):
-    """Than of a log of few partitions; a manifest from a snapshot that is older than the columns
-    none, since its edits pass their version.
+    """Than for a log of few partitions; a manifest from a snapshot that is older than the columns
+    reads none, since its edits pass their version.
     """
     log = make_log(MANY)
     for n in range(commits):
@@ -122,7 +122,7 @@ def _paths_read(store, act):
 
 
 def test_a_warm_append_costs_a_put_more_where_columns_are_due(make_log, store):
-    """Else as ever; who loses a race writes them for the next version."""
+    """Otherwise as before; a writer that loses a race writes them for the next version."""
     counted = CountingStore(store)
     log = make_log(MANY, on=counted)
     puts = []
@@ -137,7 +137,7 @@ def test_a_warm_append_costs_a_put_more_where_columns_are_due(make_log, store):
 
 
 def test_racing_writers_agree(make_log, open_log, store):
-    """Each prepares upon the other's head; what the loser wrote stays unnamed."""
+    """Each prepares on the other's head; what the loser wrote stays without a name."""
     logs = [make_log(MANY), *(open_log() for _ in range(2))]
     for n in range(24):
         append(logs[n % 3], n % 4)
@@ -147,7 +147,7 @@ def test_racing_writers_agree(make_log, open_log, store):
 
 
 def test_a_document_that_cannot_be_written_is_left_for_the_next(make_log, open_log, store):
-    """K3: the commit goes on without; its head is longer, and says the same."""
+    """K3: the commit continues without it; its head is longer, and has the same contents."""
     log = make_log(MANY)
     faults = Faults(Fault(FaultKind.FAIL_BEFORE, "put", "*/columns/*", times=99))
     broken = open_log(FaultyStore(store, faults))
@@ -162,7 +162,7 @@ def test_a_document_that_cannot_be_written_is_left_for_the_next(make_log, open_l
 
 
 def test_a_document_that_is_gone(make_log, open_log, store):
-    """Opening says so, and verifying names it; who follows does not need it."""
+    """Opening reports it, and verifying names it; followers do not need it."""
     log = make_log(MANY)
     for n in range(5):
         append(log, n)
@@ -177,7 +177,7 @@ def test_a_document_that_is_gone(make_log, open_log, store):
 
 
 class Slept(WrappingStore):
-    """The store of somebody who sleeps before columns are read, while others act."""
+    """The store of a reader that is delayed before columns are read, while others commit."""
 
     def __init__(self, inner, meanwhile):
         super().__init__(inner)
@@ -191,7 +191,7 @@ class Slept(WrappingStore):
 
 
 def test_who_sleeps_before_columns_are_read_finds_newer_ones(make_log, open_log, store):
-    """COMMIT.md §4: only the newest version may say that a log is damaged; here it was swept."""
+    """COMMIT.md §4: only for the newest version is damage reported; here the file was swept."""
     log = make_log(MANY)
     for n in range(5):
         append(log, n)
@@ -219,7 +219,9 @@ def test_who_sleeps_before_columns_are_read_finds_newer_ones(make_log, open_log,
 def test_who_sleeps_while_columns_are_read_looks_again(
     make_log, open_log, store, clock, monkeypatch
 ):
-    """COMMIT.md §4: what was found is as old as the search, and its block may be closed since."""
+    """COMMIT.md §4: what was found is as old as the search, and its block may have been closed
+    since.
+    """
     monkeypatch.setattr(documents, "BLOCK_VERSIONS", 8)
     log = make_log(MANY)
     for n in range(5):
@@ -252,7 +254,9 @@ def test_who_sleeps_while_columns_are_read_looks_again(
 
 @pytest.mark.parametrize("damaged", ["rows", "document"])
 def test_a_head_that_its_edits_do_not_make(make_log, open_log, store, damaged):
-    """FORMAT.md §8: on whichever side, a wrong number is told by who knows the edits."""
+    """FORMAT.md §8: on whichever side, a wrong number is detected by a handle that knows
+    the edits.
+    """
     log = make_log(MANY)
     for n in range(5):
         append(log, n)
@@ -274,7 +278,7 @@ def test_a_head_that_its_edits_do_not_make(make_log, open_log, store, damaged):
 
 
 def test_columns_that_never_were_are_found_by_a_follower(make_log, open_log, store):
-    """A head may refer to a document whose numbers its version never had, sums and all."""
+    """A head may refer to a document with numbers its version never had, even with right sums."""
     log = make_log(MANY)
     append(log, 1)
     follower = open_log()
@@ -309,6 +313,6 @@ def test_nothing_to_commit_writes_nothing(make_log, store):
 
 
 def test_an_empty_log_of_the_most_partitions(store, clock):
-    """10,000, and it opens."""
+    """10,000 partitions, and it opens."""
     log = Log.create(store, 10_000, clock=clock)
     assert Log.open(store, clock=clock).end_offsets() == log.end_offsets()

@@ -32,7 +32,7 @@ from clog.storage.commit.proposals import Proposal, Waits, encode_proposal, wait
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.commits import Edit, head_to_json
-from clog.storage.format.transactions import Answer, Answered, Combined
+from clog.storage.format.transactions import Answer, Answered, Combined, Combining
 from clog.storage.store.contract import StoredObject, StoreRefusedError, WrappingStore
 from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
@@ -54,7 +54,7 @@ class Crowd:
         self.log = log
 
     def author(self, store=None, now_ms=1_000_000):
-        """Another handle, at the newest version; what is committed after it, it does not know."""
+        """Another handle, at the newest version; it does not know what is committed later."""
         ids = SeededIds(next(self.seeds))
         return Log.open(store or self.store, clock=Sleeper(now_ms), ids=ids)
 
@@ -62,7 +62,7 @@ class Crowd:
         return [row[2].value for row in rows_in(self.log.read())]
 
     def proposals(self):
-        """The names of proposals that are there."""
+        """The names of the existing proposals."""
         return sorted(f.path for f in self.log.handle.store.list(documents.PROPOSALS))
 
     @property
@@ -71,7 +71,7 @@ class Crowd:
 
 
 def asleep(log, *doing):
-    """Has others do something while a handle waits."""
+    """Lets others act while a handle waits."""
     log.handle.clock.during.extend(doing)
 
 
@@ -89,7 +89,7 @@ def crowd(store):
 
 
 def left_waiting(crowd, value="a", ends=interrupt):
-    """An author whose append was proposed, and then ended so."""
+    """An author whose append was proposed, and then ended in this way."""
     a = crowd.author()
     crowd.author().append(one("first"))  # The race that it loses.
     asleep(a, ends)
@@ -99,7 +99,7 @@ def left_waiting(crowd, value="a", ends=interrupt):
 
 
 def combining(crowd, value="c", **opened):
-    """An append that combines, by an author who lost a race."""
+    """An append that combines, by an author that lost a race."""
     c = crowd.author(**opened)
     crowd.author(**opened).append(one("race"))
     return c.append(one(value))
@@ -120,7 +120,7 @@ def test_who_loses_a_race_is_taken_along(crowd):
 
 
 def test_nobody_else_needs_to_be_there(crowd):
-    """Where nobody takes it along its author commits what it proposed, as that."""
+    """If nobody includes it, its author commits what it proposed, as that."""
     a, b = crowd.author(), crowd.author()
     b.append(one("b"))
     assert a.append(one("a")).offsets == {0: (1, 2)}
@@ -129,7 +129,7 @@ def test_nobody_else_needs_to_be_there(crowd):
 
 
 def test_times_that_a_clock_left_are_set_back_in_answers_too(crowd):
-    """Else answers would be of the last 10 s for as long as that clock was ahead."""
+    """Otherwise answers would count as of the last 10 s for as long as that clock was ahead."""
     a, b = crowd.author(now_ms=9_000_000), crowd.author(now_ms=9_000_000)
     b.append(one("b"))
     a.append(one("a"))
@@ -141,7 +141,7 @@ def test_times_that_a_clock_left_are_set_back_in_answers_too(crowd):
 
 @pytest.mark.parametrize("has_feature", [True, False])
 def test_alone_it_is_as_it_was(store, has_feature):
-    """The same requests without and with the feature, and not a byte of it in the head."""
+    """The same requests with and without the feature, and not one more byte in the head."""
     counting = CountingStore(store)
     log = Log.create(counting, 1, clock=Sleeper(1_000_000), ids=SeededIds(3))
     if has_feature:
@@ -168,7 +168,9 @@ def test_an_old_log_gets_it_by_an_upgrade_alone(make_log, open_log):
 
 
 def test_many_go_in_one_commit(crowd):
-    """Seven proposals and the combiner's own are one version, each with a range of its own."""
+    """Seven proposals and the combiner's own are one version, each with its own range of
+    offsets.
+    """
     waiting = [crowd.author() for _ in range(7)]
     c = crowd.author()
     crowd.author().append(one("race"))
@@ -192,7 +194,7 @@ def test_many_go_in_one_commit(crowd):
 
 
 def test_a_second_answer_takes_the_place_of_the_first(crowd):
-    """The head has one answer an author, its newest."""
+    """The head has one answer per author, its newest."""
     a = crowd.author()
     for n in range(3):
         crowd.author().append(one(f"race{n}"))
@@ -205,21 +207,23 @@ def test_a_second_answer_takes_the_place_of_the_first(crowd):
 
 
 def test_what_was_interrupted_may_be_taken_along(crowd):
-    """An interrupt makes no requests, and tells nothing: the records may come."""
+    """An interrupt makes no requests and leaves the result unknown: the records may still
+    appear.
+    """
     left_waiting(crowd)
     combining(crowd)
     assert crowd.values().count(b"a") == 1
 
 
 def test_h_w1_a_proposal_that_is_a_minute_old_is_left_out(crowd):
-    """H-W1: a zombie does not wake on a quiet log."""
+    """H-W1: on a quiet log no zombie proposal is committed later."""
     left_waiting(crowd)
     combining(crowd, now_ms=1_000_000 + ELIGIBLE_MS + 1_000)
     assert b"a" not in crowd.values()
 
 
 def test_h_w1_the_next_append_ends_what_was_left(crowd):
-    """H-W1: nobody takes along what its author's later append passed."""
+    """H-W1: nobody includes a proposal whose author has committed a later append."""
     a = left_waiting(crowd)
     a.append(one("newer"))
     combining(crowd)
@@ -228,7 +232,7 @@ def test_h_w1_the_next_append_ends_what_was_left(crowd):
 
 
 def test_h_w1_so_does_any_other_commit(crowd):
-    """H-W1: an alter ends it in the same commit, without a request more."""
+    """H-W1: an alter ends it in the same commit, without a further request."""
     a = left_waiting(crowd)
     a.alter({"retention.ms": "5000"})
     assert [answer.is_applied for answer in crowd.combined.authors] == [False]
@@ -237,7 +241,7 @@ def test_h_w1_so_does_any_other_commit(crowd):
 
 
 def test_h_w7_what_lands_late_is_known_by_its_number(crowd):
-    """H-W7: a proposal that is stored after its author went on is never taken along."""
+    """H-W7: a proposal that is stored after its author continued is never included."""
     a = left_waiting(crowd)
     (path,) = crowd.proposals()
     data = crowd.log.handle.store.get(path)
@@ -249,8 +253,8 @@ def test_h_w7_what_lands_late_is_known_by_its_number(crowd):
 
 
 def test_h_w8_its_author_commits_it_as_that_alone(crowd):
-    """H-W8: once posted it is committed as that operation; so a combiner beside it changes
-    nothing.
+    """H-W8: once posted it is committed as that operation; so a combiner beside it
+    changes nothing.
     """
     a, b = crowd.author(), crowd.author()
     b.append(one("b"))
@@ -262,7 +266,7 @@ def test_h_w8_its_author_commits_it_as_that_alone(crowd):
 
 
 def test_h_w9_a_forked_child_is_another_author(crowd):
-    """H-W9: author and ids of commits are drawn anew in a forked child."""
+    """H-W9: the author and the ids of commits are drawn again in a forked child."""
     a = crowd.author()
     crowd.author().append(one("b"))
     a.append(one("a"))
@@ -277,11 +281,33 @@ def test_h_w9_a_forked_child_is_another_author(crowd):
     assert {author[:8] for author in authors} <= prefixes
 
 
+def test_h_w9_a_forked_child_is_a_rival_of_its_parent(crowd):
+    """Also of one that never proposed: ids of commits begin alike for one process alone."""
+    a = crowd.author()
+    a.append(one("a"))
+    parent = a.handle.tip.record.commit_id[:8]
+    a.handle._committing[1].after_fork()
+    a.append(one("b"))
+    assert a.handle.tip.record.commit_id[:8] != parent
+
+
 # H-W2, H-W3: what a commit names is there
 
 
+def test_an_object_of_two_proposals_is_committed_once(crowd):
+    """An edit names an object once, whoever proposes it."""
+    left_waiting(crowd)
+    store, (path,) = crowd.log.handle.store, crowd.proposals()
+    stamp, _, number, attempt = documents.proposal_of(path)
+    body = documents.decode("proposal", store.get(path), where=path)
+    other = documents.proposal_path(stamp, "b" * 16, number, attempt)
+    store.put(other, documents.encode("proposal", {**body, "author": "b" * 16}))
+    combining(crowd)
+    assert crowd.values().count(b"a") == 1
+
+
 def test_h_w2_data_below_the_floor_are_left_out(crowd):
-    """H-W2: the combiner checks the stamps of the data, whatever that of the proposal is."""
+    """H-W2: the combiner checks the stamps of the data, whatever the stamp of the proposal is."""
     left_waiting(crowd)
     (_path,) = crowd.proposals()
     version = crowd.log.handle.refresh().version
@@ -295,7 +321,7 @@ def test_h_w2_data_below_the_floor_are_left_out(crowd):
 
 
 def aged(crowd, *, ms=70_000, versions=ANSWERED_VERSIONS + 4):
-    """Others go on for so long."""
+    """Others continue for that long."""
 
     def go_on():
         d = crowd.author(now_ms=1_000_000 + ms)
@@ -306,7 +332,9 @@ def aged(crowd, *, ms=70_000, versions=ANSWERED_VERSIONS + 4):
 
 
 def test_h_w4_a_forgotten_answer_is_not_taken_for_none(crowd):
-    """H-W4: the author slept while its answer came and went: unknown, and nothing twice."""
+    """H-W4: the author was delayed while its answer was written and dropped: unknown, and nothing
+    twice.
+    """
     a = crowd.author()
     crowd.author().append(one("race"))
 
@@ -320,8 +348,35 @@ def test_h_w4_a_forgotten_answer_is_not_taken_for_none(crowd):
     assert crowd.values().count(b"a") == 1
 
 
+def forget(log):
+    """Commits that answers up to the version before are forgotten."""
+    log.handle.refresh()
+    log.handle.commit(lambda tip, _: Edit(combined=Combining(tip.version)), operation="forget")
+
+
+def test_h_w4_what_was_last_seen_where_answers_are_forgotten_is_undecided(crowd):
+    """H-W4: its author saw that version, in which it was not applied; those after it have all their
+    answers.
+    """
+    a, blind = crowd.author(), crowd.author(Blind(crowd.store))
+    crowd.author().append(one("race"))
+    asleep(a, lambda: forget(blind))
+    assert a.append(one("a")).offsets == {0: (1, 2)}
+    assert crowd.values() == [b"race", b"a"]
+
+
+def test_h_w4_what_was_answered_is_not_taken_along_once_that_is_forgotten(crowd):
+    """H-W4: its proposal is still there, and its stamp is of a version before."""
+    left_waiting(crowd)
+    combining(crowd)
+    forget(crowd.log)
+    assert crowd.combined.authors == ()
+    combining(crowd, "d")
+    assert crowd.values().count(b"a") == 1
+
+
 def test_an_answer_is_kept_for_a_minute(crowd):
-    """What was answered less than a minute ago is found, after however many versions."""
+    """What was answered less than a minute ago is found, after any number of versions."""
     a = crowd.author()
     crowd.author().append(one("race"))
 
@@ -335,7 +390,7 @@ def test_an_answer_is_kept_for_a_minute(crowd):
 
 
 def test_h_w23_who_gives_up_too_late_is_told_that_nobody_knows(crowd):
-    """H-W23: a withdrawal expires, too."""
+    """H-W23: a withdrawal expires too."""
     a = crowd.author()
     crowd.author().append(one("race"))
 
@@ -360,7 +415,7 @@ def test_h_w23_who_gives_up_too_late_is_told_that_nobody_knows(crowd):
 
 
 def test_what_is_refused_after_it_was_posted_is_withdrawn(crowd):
-    """The refusal is told, and holds: nobody commits it when the config allows it again."""
+    """The refusal is raised, and is final: nobody commits it when the config allows it again."""
     a = crowd.author()
     crowd.author().append(one("race"))
     asleep(a, lambda: crowd.log.alter({"max.message.bytes": "20"}))
@@ -373,8 +428,30 @@ def test_what_is_refused_after_it_was_posted_is_withdrawn(crowd):
     assert a.append(one("again")).offsets
 
 
+def test_what_is_applied_before_it_could_be_withdrawn_is_told_so(crowd):
+    """F5: an author that is refused, and repeats the append, would have it there twice."""
+    a = crowd.author()
+    crowd.author().append(one("race"))
+
+    def taken_along():
+        crowd.log.alter({"max.message.bytes": None})
+        combining(crowd)
+        crowd.log.alter({"max.message.bytes": "20"})
+
+    places = iter([lambda: None, taken_along])
+
+    def refused():
+        crowd.log.alter({"max.message.bytes": "20"})
+        a.handle._committing[1]._place = lambda *_: next(places, lambda: None)() or 0
+
+    asleep(a, refused)
+    done = a.append(one("a" * 40))
+    assert crowd.values()[done.offsets[0][0]] == b"a" * 40
+    assert crowd.values().count(b"a" * 40) == 1
+
+
 def test_a_store_that_is_away_leaves_it_unknown(crowd):
-    """F5: what can be neither committed nor withdrawn is unknown, and once at most."""
+    """F5: what can be neither committed nor withdrawn is unknown, and is there at most once."""
     away = Away(crowd.store)
     a = crowd.author(away)
     crowd.author().append(one("race"))
@@ -387,7 +464,7 @@ def test_a_store_that_is_away_leaves_it_unknown(crowd):
 
 
 class Away(WrappingStore):
-    """A store that can go away, for reads and writes."""
+    """A store that can become unavailable, for reads and writes."""
 
     is_away = False
 
@@ -411,7 +488,7 @@ class Away(WrappingStore):
 
 
 def test_producers_are_told_of_what_another_committed(crowd):
-    """A sequence that came another way meanwhile is a duplicate, and is there once."""
+    """A sequence that was committed in another way meanwhile is a duplicate, and is there once."""
     a, other = crowd.author(), crowd.author()
     crowd.author().append(one("race"))
     asleep(a, lambda: other.append(one("a"), producer=("p", 1)))
@@ -432,7 +509,7 @@ def test_a_producer_is_taken_along_with_its_entry(crowd):
 
 
 def test_two_of_one_producer_go_in_their_order_or_not(crowd):
-    """Of two proposals of one id the lower sequence is left out behind the higher one."""
+    """Of two proposals of one id the lower sequence is left out after the higher one."""
     a, b, c = crowd.author(), crowd.author(), crowd.author()
     crowd.author().append(one("race"))
     told = []
@@ -466,7 +543,7 @@ def test_a_transaction_is_taken_along_whole(crowd):
 
 
 def test_positions_in_what_is_no_log_bring_their_feature(crowd):
-    """Who combines announces the feature that a proposed transaction needs."""
+    """The combiner announces the feature that a proposed transaction needs."""
     a, c = crowd.author(), crowd.author()
     transaction = a.transaction("t")
     transaction.append(one("a"))
@@ -480,7 +557,7 @@ def test_positions_in_what_is_no_log_bring_their_feature(crowd):
 
 
 def test_epochs_fence_proposals(crowd):
-    """A proposal of a fenced epoch is left out, by whoever combines; its author is told."""
+    """A proposal of a fenced epoch is left out, whoever combines; its author gets the error."""
     a, c = crowd.author(), crowd.author()
     transaction = a.transaction("t")
     transaction.append(one("a"))
@@ -523,7 +600,7 @@ def crowded(store, partitions=1):
 
 
 def pending(crowd, value, partition=0, **how):
-    """Posts an append of an author who is interrupted while others combine; returns the author."""
+    """Posts an append of an author that is interrupted while others combine; returns the author."""
     a = crowd.author()
     combiner = a.handle._committing[1]
     combiner._cycle_ms, combiner._place = 1_000.0, lambda *_: 9  # Others come first.
@@ -534,7 +611,7 @@ def pending(crowd, value, partition=0, **how):
 
 
 def test_a_visible_transaction_is_told_its_own_offsets(store):
-    """FORMAT.md §21: what is taken along stands behind its own, and is not its."""
+    """FORMAT.md §21: what is included comes after the combiner's own, and is not part of that."""
     crowd = crowded(store, 2)
     with crowd.author().transaction("t", visible=True) as transaction:
         pending(crowd, "a", 1)
@@ -544,7 +621,7 @@ def test_a_visible_transaction_is_told_its_own_offsets(store):
 
 
 class Telling(WrappingStore):
-    """A store that says when something is created in it."""
+    """A store that reports when something is created in it."""
 
     def tell(self):
         """Does nothing yet."""
@@ -555,7 +632,7 @@ class Telling(WrappingStore):
 
 
 def test_a_transaction_over_several_logs_is_told_its_own_offsets(store):
-    """COMMIT.md §9: the commit that decides it takes others along."""
+    """COMMIT.md §9: the commit that decides it includes others."""
     crowd, inner = crowded(store, 2), memory_store()
     telling = Telling(inner)
     other = Log.create(telling, 1, clock=Sleeper(1_000_000), ids=SeededIds(3))
@@ -573,21 +650,21 @@ def test_a_transaction_over_several_logs_is_told_its_own_offsets(store):
 
 
 class Unproven(WrappingStore):
-    """A store whose exclusive creates are not known to be that."""
+    """A store whose exclusive creates are not known to be exclusive."""
 
     create_is_proven = False
 
 
 def behind(monkeypatch, crowd):
-    """Has all others come after the author of the only proposal that is there."""
+    """Lets all others come after the author of the only proposal."""
     (path,) = crowd.proposals()
     first = documents.proposal_of(path)[1]
     monkeypatch.setattr(combining_module, "_share", lambda author, _: 0.9 * (author != first))
 
 
 def test_who_lost_a_race_takes_others_along(crowd):
-    """What cannot be proposed, such as a takeover, is the faster for it: were nobody taken along
-    before two were answered within ten seconds, it would keep out all who wait on a slow store.
+    """What cannot be proposed, such as a takeover, is faster for it: if nobody were included before
+    two were answered within ten seconds, it would keep out all who wait on a slow store.
     """
     left_waiting(crowd)
     slow = crowd.author()
@@ -598,7 +675,7 @@ def test_who_lost_a_race_takes_others_along(crowd):
 
 
 def test_who_waits_for_half_a_minute_proposes_anew(crowd, monkeypatch):
-    """A proposal is eligible for a minute: where ten versions take longer, none would be left."""
+    """A proposal is eligible for a minute: if ten versions take longer, none would be left."""
     left_waiting(crowd, "z")
     behind(monkeypatch, crowd)
     a, there = crowd.author(), []
@@ -611,8 +688,8 @@ def test_who_waits_for_half_a_minute_proposes_anew(crowd, monkeypatch):
 
 
 def test_those_who_were_answered_together_settle_in_turn(crowd, monkeypatch):
-    """H-W6: where an answer counts only once a version follows, not each of those who were answered
-    commits one: who comes later is content with another's.
+    """H-W6: where an answer counts only once a version follows, not every answered author commits
+    one: one that comes later uses another's.
     """
     left_waiting(crowd, "z")
     behind(monkeypatch, crowd)
@@ -626,7 +703,9 @@ def test_those_who_were_answered_together_settle_in_turn(crowd, monkeypatch):
 
 
 def test_h_w6_an_answer_is_believed_once_a_version_follows(crowd):
-    """H-W6: on a store that is only probed its author sees to a version behind the answer."""
+    """H-W6: on a store that is only probed the author makes sure that a version follows
+    the answer.
+    """
     store = Unproven(crowd.store)
     a, c = crowd.author(store), crowd.author(store)
     crowd.author().append(one("race"))
@@ -649,7 +728,7 @@ class Blind(WrappingStore):
 
 @pytest.mark.parametrize("refuses", [False, True])
 def test_h_w17_a_list_may_miss_everything(crowd, refuses):
-    """H-W17: who sees no proposals leaves them out, and their authors commit them."""
+    """H-W17: a writer that sees no proposals leaves them out, and their authors commit them."""
     blind = Blind(crowd.store)
     blind.refuses = refuses
     a, c = crowd.author(), crowd.author(blind)
@@ -669,7 +748,7 @@ class Denied(WrappingStore):
 
 
 def test_h_w18_who_may_not_propose_commits_himself(crowd):
-    """H-W18: a role without the right to the folder appends all the same."""
+    """H-W18: a role without permission for the folder appends all the same."""
     a = crowd.author(Denied(crowd.store))
     crowd.author().append(one("race"))
     assert a.append(one("a")).offsets == {0: (1, 2)}
@@ -686,7 +765,7 @@ class Lossy(WrappingStore):
 
 
 def test_a_lost_reply_to_a_proposal_changes_nothing(crowd):
-    """It may be there, so it counts as posted; it is, and is taken along once."""
+    """It may be there, so it counts as posted; it is there, and is included once."""
     a, c = crowd.author(Lossy(crowd.store)), crowd.author()
     crowd.author().append(one("race"))
     asleep(a, lambda: c.append(one("c")))
@@ -696,7 +775,7 @@ def test_a_lost_reply_to_a_proposal_changes_nothing(crowd):
 
 @pytest.mark.parametrize("kind", ["producer", "transaction"])
 def test_h_w15_who_reads_a_sequence_ends_what_is_pending_of_it(crowd, kind):
-    """H-W15: who goes on from what `Log.sequence` says is not overtaken by a zombie: it is
+    """H-W15: a producer that continues from `Log.sequence` is not overtaken by a zombie: that is
     withdrawn, by one commit.
     """
     a = crowd.author()
@@ -721,7 +800,7 @@ def test_h_w15_who_reads_a_sequence_ends_what_is_pending_of_it(crowd, kind):
 
 
 class Failing(WrappingStore):
-    """A store one of whose operations on proposals fails, for now."""
+    """A store in which one of the operations on proposals fails, for now."""
 
     fails = ""
 
@@ -739,7 +818,7 @@ class Failing(WrappingStore):
 
 @pytest.mark.parametrize("fails", ["list", "get"])
 def test_h_w15_who_cannot_see_what_is_pending_is_told(crowd, fails):
-    """H-W15: where the store fails nobody says that nothing is pending; the next look does."""
+    """H-W15: if the store fails nobody says that nothing is pending; the next look does."""
     a = crowd.author()
     crowd.author().append(one("first"))
     asleep(a, interrupt)
@@ -758,7 +837,7 @@ def test_h_w15_who_cannot_see_what_is_pending_is_told(crowd, fails):
 
 @pytest.mark.parametrize("fails", ["list", "get"])
 def test_what_cannot_be_read_now_is_taken_along_later(crowd, fails):
-    """A store that fails for a moment leaves proposals out of one commit, not of the next."""
+    """A store that fails for a moment leaves proposals out of one commit, not out of the next."""
     left_waiting(crowd)
     store = Failing(crowd.store)
     c = crowd.author(store)
@@ -774,7 +853,7 @@ def test_what_cannot_be_read_now_is_taken_along_later(crowd, fails):
 
 
 def test_h_w15_of_another_id_nothing_is_ended(crowd):
-    """No commit where a LIST shows nothing of it; another's stays as it is."""
+    """No commit if a LIST shows nothing of it; another's stays as it is."""
     a = crowd.author()
     crowd.author().append(one("first"))
     asleep(a, interrupt)
@@ -802,7 +881,7 @@ def test_h_w15_without_the_feature_nothing_is_listed(make_log, open_log, store):
 
 
 def test_h_w15_nor_may_ones_own_come_later(crowd):
-    """H-W15: what the same handle left, interrupted, ends as well."""
+    """H-W15: what the same handle left after an interrupt ends as well."""
     a = crowd.author()
     crowd.author().append(one("first"))
     asleep(a, interrupt)
@@ -815,7 +894,9 @@ def test_h_w15_nor_may_ones_own_come_later(crowd):
 
 
 def test_h_w15_whose_author_lives_appends_it_anew(crowd):
-    """Who was ended so, and waits still, is committed under its next number, once."""
+    """An author whose append was ended and that still waits is committed under its next number,
+    once.
+    """
     a, successor = crowd.author(), crowd.author()
     crowd.author().append(one("first"))
     asleep(a, lambda: successor.sequence("p"))
@@ -826,7 +907,7 @@ def test_h_w15_whose_author_lives_appends_it_anew(crowd):
 
 
 def test_h_w15_who_may_only_read_is_told_the_sequence(crowd):
-    """Nothing is ended by who cannot commit, nor goes on from it."""
+    """A handle that cannot commit ends nothing, and does not continue from it."""
     left = crowd.author()
     left.append(one("four"), producer=("p", 4))
     a = crowd.author()
@@ -848,10 +929,10 @@ class Reading(WrappingStore):
 
 
 def test_what_was_committed_is_told_though_the_store_fails_afterwards(crowd):
-    """K3: the snapshot that is left to be made after the commit may fail, of whatever."""
+    """K3: the snapshot that remains to be made after the commit may fail for any reason."""
 
     class Failing(WrappingStore):
-        """From the commit on nothing can be read but what says that it was committed."""
+        """After the commit nothing can be read but what shows that it was committed."""
 
         has_committed = False
 
@@ -885,11 +966,12 @@ def test_what_is_too_long_for_a_proposal_races(crowd, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "damage", ["cut", "renamed", "partition", "gone", "author", "sizes", "huge", "twice"]
+    "damage",
+    ["cut", "renamed", "partition", "again", "gone", "author", "sizes", "huge", "twice"],
 )
 def test_what_cannot_be_read_is_left_out(crowd, damage):
-    """A proposal that is damaged, or another's, or of no partition, or with numbers that a commit
-    may not have, holds nobody up, and gets into no commit.
+    """A proposal that is damaged, or someone else's, or of no partition, or with numbers that a
+    commit may not have, delays nobody, and gets into no commit.
     """
     left_waiting(crowd)
     store, (path,) = crowd.log.handle.store, crowd.proposals()
@@ -903,6 +985,10 @@ def test_what_cannot_be_read_is_left_out(crowd, damage):
         store.put(documents.proposal_path(stamp, author, number + 1, attempt), data)
     elif damage == "partition":
         body["appends"][0]["objects"][0]["chunks"]["p"] = [7]
+        store.put(path, documents.encode("proposal", body))
+    elif damage == "again":
+        obj = body["appends"][0]["objects"][0]
+        obj["rows"], obj["chunks"] = 2, {name: 2 * of for name, of in obj["chunks"].items()}
         store.put(path, documents.encode("proposal", body))
     elif damage == "author":
         body["author"] = "no author"
@@ -924,7 +1010,7 @@ def test_what_cannot_be_read_is_left_out(crowd, damage):
 
 
 def test_a_proposal_of_another_kind_is_left_out(crowd):
-    """What a later release proposes is not for this one."""
+    """What a later release proposes is ignored by this one."""
     left_waiting(crowd)
     store, (path,) = crowd.log.handle.store, crowd.proposals()
     body = documents.decode("proposal", store.get(path), where=path)
@@ -942,7 +1028,7 @@ def answers(n, version, time_ms):
 
 
 def test_answers_are_kept_by_versions_and_time():
-    """Both must have passed; what was left for want of room holds it back."""
+    """Both must have passed; what was left out for lack of space delays it."""
     old = tuple(answers(3, 10, 1_000))
     first = {"version": 10 + ANSWERED_VERSIONS, "time_ms": 61_000, "least": 1 << 60}
     assert first_after(Combined(0, old), [], **first) == 10
@@ -952,7 +1038,7 @@ def test_answers_are_kept_by_versions_and_time():
 
 
 def test_what_is_an_hour_old_is_forgotten_after_however_few_versions():
-    """So a head is small again with the first commit after a crowd."""
+    """So a head is small again with the first commit after many writers."""
     old = tuple(answers(3, 10, 1_000))
     first = {"version": 11, "time_ms": 1_000 + FORGOTTEN_MS, "least": 1 << 60}
     assert first_after(Combined(0, old), [], **first) == 10
@@ -961,8 +1047,8 @@ def test_what_is_an_hour_old_is_forgotten_after_however_few_versions():
 
 
 def test_who_alone_goes_on_is_soon_as_it_was(store):
-    """A chain of commits that a clock took ahead, so that no answer in it grows old: the authors
-    of a crowd that is gone are passed over after some versions.
+    """A chain of commits whose clock is ahead, so that no answer in it becomes old: the authors of
+    a crowd that is gone are dropped after some versions.
     """
     counting = CountingStore(store)
     crowd = Crowd(counting)
@@ -990,7 +1076,7 @@ def test_the_time_gives_way_where_answers_are_too_many():
 
 
 def test_a_full_head_of_answers_is_not_larger_than_it_may_be():
-    """FORMAT.md §21: 64 KiB of JSON, with numbers as large as those of years."""
+    """FORMAT.md §21: 64 KiB of JSON, with numbers as large as those after years."""
     some = tuple(
         Answer(f"{i:016x}", 99_999_999, 999_999_999, False, 4_102_444_800_000)
         for i in range(ANSWERS_MAX)
@@ -1017,7 +1103,7 @@ class Sizes(WrappingStore):
 
 def test_who_combines_reads_no_more_than_it_has_room_for(crowd, monkeypatch):
     """Of 30 proposals of 20 KB it reads some, the lowest stamps first, and the next commits the
-    rest; nothing that was left so is forgotten meanwhile.
+    rest; nothing that was left out in this way is forgotten meanwhile.
     """
     monkeypatch.setattr(combining_module, "_READ_BYTES_MAX", 100_000)
     handle, filler = crowd.log.handle, "".join(SeededIds(5).new_id() for _ in range(1_200))
@@ -1039,7 +1125,9 @@ def test_who_combines_reads_no_more_than_it_has_room_for(crowd, monkeypatch):
 
 
 def test_who_reads_a_sequence_holds_no_more_than_a_commit_reads(crowd, monkeypatch):
-    """H-W15: all that is pending is read, a part at a time; what is of the id is ended."""
+    """H-W15: everything that is pending is read, a part at a time; what belongs to the id
+    is ended.
+    """
     monkeypatch.setattr(combining_module, "_READ_BYTES_MAX", 2_000)
     for n in range(4):
         left_waiting(crowd, f"of others {n}")
@@ -1064,8 +1152,8 @@ def test_who_reads_a_sequence_holds_no_more_than_a_commit_reads(crowd, monkeypat
 
 
 def test_a_flood_leaves_the_others_their_share(crowd, monkeypatch):
-    """Authors come in turn, who waits longest first: whoever floods the log with appends that fill
-    a commit holds up nobody for longer than that.
+    """Authors take turns, the one that has waited longest first: a writer that floods the log with
+    appends that fill a commit delays nobody for longer than that.
     """
     monkeypatch.setattr(combining_module, "COMBINED_CHUNKS_MAX", 4)
     flooders = [left_waiting(crowd, f"flood{n}") for n in range(8)]
@@ -1104,7 +1192,7 @@ def test_small_appends_are_few_objects_after_a_round(crowd):
 
 
 def test_one_that_is_larger_than_what_is_read_at_once_is_read_alone(crowd, monkeypatch):
-    """Else it would never be taken along."""
+    """Otherwise it would never be included."""
     monkeypatch.setattr(combining_module, "_READ_BYTES_MAX", 10)
     left_waiting(crowd)
     left_waiting(crowd, "b")
@@ -1139,8 +1227,8 @@ def test_h_w16_what_was_there_before_costs_nothing(store, before):
 
 
 def test_what_is_answered_is_swept_within_a_round(crowd):
-    """FORMAT.md §21: answered proposals go, one that may still be taken stays, a log in which
-    nobody proposes costs nothing.
+    """FORMAT.md §21: answered proposals are deleted, one that may still be included stays, and a
+    log in which nobody proposes costs nothing.
     """
     left_waiting(crowd)
     waiting = crowd.proposals()
@@ -1161,8 +1249,8 @@ def test_what_is_answered_is_swept_within_a_round(crowd):
 
 
 def test_how_long_appends_wait_is_told_where_it_is_asked(crowd):
-    """`Log.describe`: what waits and what was answered, by two LISTs at most; none where nobody
-    asks, or nobody proposes.
+    """`Log.describe`: what waits and what was answered, by two LISTs at most; by none if it is not
+    requested, or nobody proposes.
     """
     left_waiting(crowd)
     counting = CountingStore(crowd.store)
@@ -1180,7 +1268,7 @@ def test_how_long_appends_wait_is_told_where_it_is_asked(crowd):
 
 
 def test_who_may_not_list_is_not_told_how_long_appends_wait(crowd):
-    """All else is."""
+    """Everything else is."""
 
     class Unlisted(WrappingStore):
         def list(self, prefix):
@@ -1191,8 +1279,8 @@ def test_who_may_not_list_is_not_told_how_long_appends_wait(crowd):
 
 
 def test_waits_are_those_of_the_first_name_of_each_operation():
-    """What is posted anew waits since it was posted first; what nobody has posted anew for a minute
-    does not wait, nor what was answered before, or is forgotten.
+    """What is posted again has waited since it was first posted; what has not been posted again for
+    a minute does not wait, nor does what was answered before, or is forgotten.
     """
     a, b, c, d, e = (letter * 16 for letter in "abcde")
 
@@ -1218,7 +1306,7 @@ def test_waits_are_those_of_the_first_name_of_each_operation():
 
 
 def test_who_cannot_propose_is_let_in(crowd):
-    """A cleaner that lost a race asks for a turn: who combines waits once, and is taken along."""
+    """A cleaner that lost a race asks for a turn: a combiner waits once, and is included."""
     for who in ("x", "y"):
         combining(crowd, who)  # Two authors were answered of late.
     a = crowd.author()
@@ -1227,7 +1315,7 @@ def test_who_cannot_propose_is_let_in(crowd):
     a.handle.clock.sleep_ms = lambda ms: (slept.append(ms), sleep_ms(ms))
 
     class Asking(WrappingStore):
-        """When the turn is asked for, somebody is about to combine."""
+        """When the turn is requested, another writer is about to combine."""
 
         is_asked = False
 
@@ -1255,7 +1343,7 @@ def test_who_cannot_propose_is_let_in(crowd):
 
 
 def test_who_commits_beside_many_begins_with_the_newest_version(crowd):
-    """What waits is read once, and no race is lost upon a version that is known to be old."""
+    """What waits is read once, and no race is lost on a version that is known to be old."""
     counting = CountingStore(crowd.store)
     cleaner = crowd.author(counting)
     for who in ("x", "y"):

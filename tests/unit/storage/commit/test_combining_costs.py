@@ -25,7 +25,7 @@ _seeds = count(10)
 
 
 class Watched(WrappingStore):
-    """Counts requests, by operation and folder; knows the prefixes that were listed."""
+    """Counts requests, by operation and folder; records the prefixes that were listed."""
 
     def __init__(self, inner):
         super().__init__(inner)
@@ -71,7 +71,7 @@ def append(log, partition=0, **options):
 
 
 def combine(store, act=append):
-    """What an author does who lost a race; everybody else's requests are not counted."""
+    """What an author does that lost a race; the requests of others are not counted."""
     log = author(store)
     append(author(store.inner))
     before = Counter(store.counts)
@@ -80,8 +80,8 @@ def combine(store, act=append):
 
 
 def with_a_million_commits(store):
-    """A log whose newest version is the millionth, as it would be if the ones before had been
-    swept: a block, a snapshot, a commit upon it, and the hint.
+    """A log whose newest version is the millionth, as if the earlier ones had been swept: a block,
+    a snapshot, a commit after it, and the hint.
     """
     manifest = make(store).handle.manifest()
     folder, new_id = inside(store), SeededIds(1).new_id
@@ -103,8 +103,8 @@ def with_a_million_commits(store):
 
 
 def test_a_million_commits_before_cost_an_append_beside_rivals_nothing(store):
-    """H-W16: the requests of ten appends that combine are at most those of a young log, one by
-    one; only proposals of the newest stamps are listed: where few wait, of one hundred or two.
+    """H-W16: ten appends that combine make at most as many requests as in a young log, one by one;
+    only proposals of the newest stamps are listed: where few wait, those of one hundred or two.
     """
     told = []
     for begin in (make, with_a_million_commits):
@@ -126,7 +126,7 @@ def test_a_million_commits_before_cost_an_append_beside_rivals_nothing(store):
 
 
 def looks(waiting, doing):
-    """What an author asks for that waits, and looks after each of these doings."""
+    """The requests of an author that waits, and looks after each of these actions."""
     watched = Watched(waiting)
     log = author(watched)
     append(author(waiting))
@@ -137,8 +137,8 @@ def looks(waiting, doing):
 
 
 def test_who_waits_reads_columns_only_with_a_new_document(store):
-    """H-W21: in a log of 300 partitions who follows each version reads none; who jumps over
-    versions reads one where the document is another since, however often it looks.
+    """H-W21: in a log of 300 partitions a handle that follows each version reads none; one that
+    skips versions reads one if the document has changed since, however often it looks.
     """
     make(store, partitions=300)
     log = author(store)
@@ -167,7 +167,7 @@ def small_heads(monkeypatch):
 
 
 def rounds(store, ids, sequence):
-    """Each producer appends once, by one handle; the requests for pages of writers."""
+    """Each producer appends once, through one handle; the requests for pages of writers."""
     watched = Watched(store)
     log = author(watched)
     watched.counts.clear()
@@ -177,9 +177,9 @@ def rounds(store, ids, sequence):
 
 
 def test_many_producers_stay_in_the_head_while_writers_combine(store, small_heads):
-    """H-W14: while two authors are answered the head keeps more than it else may, so that nobody
-    reads or writes pages of older writers; without them each commit does, and so it is again once
-    they are forgotten.
+    """H-W14: while two authors are answered the head keeps more than it may otherwise, so that
+    nobody reads or writes pages of older writers; without them each commit does, and so it is again
+    once they are forgotten.
     """
     make(store)
     ids = [f"producer-{n}" for n in range(12)]
@@ -199,7 +199,7 @@ def test_many_producers_stay_in_the_head_while_writers_combine(store, small_head
 
 
 def test_heads_of_many_producers_are_bounded_by_bytes(store, small_heads, monkeypatch):
-    """H-W14: long ids are fewer."""
+    """H-W14: with long ids fewer."""
     monkeypatch.setattr(writers, "COMBINING_BYTES_MAX", 5_000)
     make(store)
     for _ in range(2):

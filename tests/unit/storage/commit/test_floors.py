@@ -1,4 +1,4 @@
-"""An append whose objects a sweep may have taken commits nothing (COMMIT.md, K2 and §5)."""
+"""An append whose objects a sweep may have deleted commits nothing (COMMIT.md, K2 and §5)."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_a_writer_that_slept_over_the_sweep_is_refused(make_log, open_log):
 
 
 def test_a_writer_that_began_at_the_floor_is_not(make_log, open_log):
-    """K2: the sweep takes only what has a stamp below the floor (W3)."""
+    """K2: the sweep deletes only what has a stamp below the floor (W3)."""
     log = make_log()
     put(log, "1")
     slow = open_log()
@@ -48,7 +48,7 @@ def test_a_writer_that_began_at_the_floor_is_not(make_log, open_log):
 
 
 def test_an_idle_handle_stamps_with_a_recent_version(make_log, open_log, clock):
-    """K1: after minutes without a look, an append looks first, or K2 would refuse its objects."""
+    """K1: after minutes without a look an append looks first, or K2 would refuse its objects."""
     log, idle = make_log(), open_log()
     put(log, "1")
     raise_floor(log)

@@ -1,5 +1,5 @@
-"""A log is its id, not its path (S47): an old handle never touches a log that was made in its
-place, and is told in a sentence of its own.
+"""A log is its id, not its path (S47): an old handle never touches a log that was created in its
+place, and raises an error of its own.
 """
 
 import shutil
@@ -46,7 +46,9 @@ def values(log):
 
 @pytest.fixture
 def recreated(store, clock):
-    """A handle on a log of five records that was deleted, and the log of two made in its place."""
+    """A handle on a log of five records that was deleted, and the log of two created in
+    its place.
+    """
     old = made(store, clock, 1, [{"key": f"k{i}", "value": "old"} for i in range(5)])
     discard(store)
     new = made(store, clock, 2, [{"key": f"n{i}", "value": "new"} for i in range(2)])
@@ -54,7 +56,7 @@ def recreated(store, clock):
 
 
 def test_the_file_that_makes_a_log(store, clock):
-    """FORMAT.md §1: `_clog/log` names the id that all commits bear, and the folder."""
+    """FORMAT.md §1: `_clog/log` names the id that all commits contain, and the folder."""
     log = made(store, clock, 1)
     found = read_log_file(store)
     assert found.log_id == log.handle.tip.head.log.log_id == log.handle.standing.log_id
@@ -74,7 +76,9 @@ def test_the_file_that_makes_a_log(store, clock):
     ],
 )
 def test_a_commit_of_an_old_handle(recreated, store, act):
-    """It is refused at once, and the new log holds what its own writers put there, nothing else."""
+    """It is refused at once, and the new log contains what its own writers put there,
+    nothing else.
+    """
     old, new = recreated
     before = contents(inside(store))
     with pytest.raises(LogReplacedError, match="was deleted and recreated since it was opened"):
@@ -98,7 +102,7 @@ def test_the_first_commit_of_a_handle_that_was_opened_later(store, clock, record
 
 
 def test_a_read_that_misses_the_documents_of_an_old_log(recreated):
-    """It does not say that a version expired: another look at the same log would not help."""
+    """It does not say that a version expired: looking at the same log again would not help."""
     old, _ = recreated
     with pytest.raises(LogReplacedError, match="was deleted and recreated since it was opened"):
         old.read()
@@ -115,7 +119,7 @@ def test_an_old_handle_leaves_nothing_behind(recreated, store):
 
 
 def test_a_commit_of_a_handle_on_a_deleted_log(store, clock):
-    """Nothing stands there: no log is made by the way, nothing is left."""
+    """Nothing is there: no log is created on the way, nothing is left."""
     log = made(store, clock, 1, ONE)
     discard(store)
     with pytest.raises(NotFoundError, match="no log at") as raised:
@@ -125,7 +129,7 @@ def test_a_commit_of_a_handle_on_a_deleted_log(store, clock):
 
 
 def test_a_handle_that_was_told_once_looks_no_further(recreated):
-    """The next look asks which log stands there, and does not wait for ten seconds."""
+    """The next look asks which log is there, and does not wait for ten seconds."""
     old, _ = recreated
     for _ in range(2):
         with pytest.raises(LogReplacedError):
@@ -135,7 +139,7 @@ def test_a_handle_that_was_told_once_looks_no_further(recreated):
 
 
 def test_a_poll_finds_out_within_ten_seconds(recreated, clock):
-    """It sees no news until then; the window is stated in COMMIT.md §1."""
+    """It sees nothing new until then; the window is stated in COMMIT.md §1."""
     old, _ = recreated
     assert old.end_offsets() == {0: 5}
     clock.advance(CONFIRM_MS)
@@ -145,7 +149,7 @@ def test_a_poll_finds_out_within_ten_seconds(recreated, clock):
 
 def test_what_a_dead_handle_left_is_no_news(store, clock):
     """A process that dies after it created a commit in the folder of a deleted log leaves the file
-    there; who follows that log is told of the deletion within ten seconds all the same.
+    there; a follower of that log gets the error of the deletion within ten seconds all the same.
     """
     old = made(store, clock, 1, ONE)
     dying = Fault(FaultKind.CRASH_BEFORE, "get", "*/blocks/*")
@@ -160,7 +164,7 @@ def test_what_a_dead_handle_left_is_no_news(store, clock):
 
 
 def test_a_retry_where_nobody_can_say_which_log_stands(store, clock):
-    """The outcome is unknown, as the log may have been deleted after the commit, which others may
+    """The result is unknown, as the log may have been deleted after the commit, which others may
     have seen; what is left of it in the folder is not taken for its first result.
     """
     made(store, clock, 1, ONE)
@@ -176,7 +180,7 @@ def test_a_retry_where_nobody_can_say_which_log_stands(store, clock):
 
 
 def test_which_log_stands_is_asked_patiently(store, clock):
-    """K5: after a commit one failed request leaves nothing unknown."""
+    """K5: after a commit one failed request makes nothing unknown."""
     made(store, clock, 1, ONE)
     failing = Fault(FaultKind.FAIL_BEFORE, "get", documents.LOG_FILE, nth=2)
     old = Log.open(FaultyStore(store, Faults(failing)), clock=clock)
@@ -187,7 +191,7 @@ def test_which_log_stands_is_asked_patiently(store, clock):
 
 
 def test_the_window_costs_two_requests(store, clock):
-    """Two GETs each ten seconds without news, and none between."""
+    """Two GETs every ten seconds without news, and none in between."""
     counting = CountingStore(store)
     log = made(counting, clock, 1, ONE)
     log.end_offsets()
@@ -221,8 +225,35 @@ def test_creators_race(store, clock):
     assert read_log_file(store).log_id == first.handle.standing.log_id
 
 
+def test_a_creator_that_is_refused_after_a_request_without_a_reply(store, clock):
+    """The refusal is of the later request: nobody knows whether the first one made the log."""
+    plan = Faults(
+        Fault(FaultKind.FAIL_BEFORE, "create", documents.LOG_FILE),
+        Fault(FaultKind.REFUSE, "create", documents.LOG_FILE, nth=2, times=99),
+    )
+    with pytest.raises(CommitStateUnknownError, match="a log may have been created at"):
+        made(FaultyStore(store, plan), clock, 1)
+
+
+def test_an_old_handle_deletes_nothing_of_what_is_restored(store, clock):
+    """COMMIT.md §1: the file that was faster than its commit may belong to the log that is being
+    put back into the same folder.
+    """
+    made(store, clock, 1, ONE)
+    faulty = FaultyStore(store)
+    old = Log.open(faulty, clock=clock, ids=SeededIds(2))
+    Log.open(store, clock=clock, ids=SeededIds(3)).append(ONE)
+    store.delete(documents.LOG_FILE)
+    restored = {found.path: store.get(found.path) for found in store.list("")}
+    late = Fault(FaultKind.MEANWHILE, "create", run=lambda: clock.advance(CONFIRM_MS))
+    faulty.plan = Faults(late)
+    with pytest.raises(NotFoundError, match="no log at"):
+        old.append(ONE)
+    assert {found.path: store.get(found.path) for found in store.list("")} == restored
+
+
 def test_a_log_restored_from_an_older_copy(store, clock):
-    """A handle that knows a version which the copy lacks does not go on with it."""
+    """A handle that knows a version which the copy lacks does not continue with it."""
     log = made(store, clock, 1, ONE * 2)
     backup = copy_of(store)
     for _ in range(3):
@@ -239,7 +270,7 @@ def test_a_log_restored_from_an_older_copy(store, clock):
 
 
 def test_two_copies_that_both_go_on(store, clock):
-    """A version of one is not followed by that of the other: their commits have other parents."""
+    """A version of one is not followed by one of the other: their commits have other parents."""
     log = made(store, clock, 1, ONE)
     other = copy_of(store)
     log.append(ONE)
@@ -256,7 +287,7 @@ def test_two_copies_that_both_go_on(store, clock):
 
 
 def test_a_log_without_commits(store, clock):
-    """Deleted but for `_clog/log`: neither a log nor nothing, and said so."""
+    """Deleted except for `_clog/log`: neither a log nor nothing, and the error says so."""
     made(store, clock, 1)
     folder = inside(store)
     for found in list(folder.list("")):
@@ -267,15 +298,15 @@ def test_a_log_without_commits(store, clock):
 
 @pytest.mark.parametrize("path", ["_clog/commits/00000000000000000000.json", "_clog/latest"])
 def test_a_log_of_before_is_refused(store, path):
-    """One that was written before ids were in paths is told from no log at all."""
+    """One that was written before ids were in paths is distinguished from no log at all."""
     store.put(path, b"{}")
     for call in (lambda: Log.open(store), lambda: Log.create(store)):
-        with pytest.raises(UnsupportedFormatError, match=r"before release 0\.1\.0"):
+        with pytest.raises(UnsupportedFormatError, match=r"a clog older than 0\.1\.0"):
             call()
 
 
 def test_a_copied_folder_is_a_log(tmp_path):
-    """S47: paths are relative; the copy goes on by itself."""
+    """S47: paths are relative; the copy continues on its own."""
     log = Log.create(str(tmp_path / "one"), partitions=1, clock=ManualClock(), ids=SeededIds(1))
     log.append(ONE)
     shutil.copytree(tmp_path / "one", tmp_path / "other")
@@ -285,15 +316,15 @@ def test_a_copied_folder_is_a_log(tmp_path):
 
 
 def test_no_log_in_memory_of_another(clock):
-    """A store without `_clog/log` says how to make one."""
+    """For a store without `_clog/log` the error says how to create one."""
     store = memory_store()
     with pytest.raises(NotFoundError, match="create one with"):
         Log.open(store, clock=clock)
 
 
 def test_the_first_commit_of_a_block_of_a_deleted_log(store, clock, monkeypatch):
-    """COMMIT.md, K5: its committer made the block's file, so that of the block before tells;
-    it takes back what it wrote.
+    """COMMIT.md, K5: its committer made the block's file, so the one of the block before decides;
+    the committer deletes what it wrote.
     """
     monkeypatch.setattr(documents, "BLOCK_VERSIONS", 4)
     old = made(store, clock, 1, [{"key": f"k{i}", "value": "old"} for i in range(3)])
@@ -304,7 +335,7 @@ def test_the_first_commit_of_a_block_of_a_deleted_log(store, clock, monkeypatch)
 
 
 def only_log_file(store):
-    """Deletes the folder of the log that stands there."""
+    """Deletes the folder of the log that is there."""
     folder = inside(store)
     for found in list(folder.list("")):
         folder.delete(found.path)
@@ -312,10 +343,12 @@ def only_log_file(store):
 
 @pytest.mark.parametrize("act", [lambda log: log.append(ONE), lambda log: log.roll()])
 def test_a_log_whose_folder_was_deleted(store, clock, act):
-    """`_clog/log` stands and nothing else does: a commit says so, and leaves nothing."""
+    """There is `_clog/log` and nothing else: a commit says so, and leaves nothing."""
     log = made(store, clock, 1, ONE)
     only_log_file(store)
-    with pytest.raises(NotFoundError, match=r"has no commits: all but _clog/log was deleted"):
+    with pytest.raises(
+        NotFoundError, match=r"has no commits: everything but _clog/log was deleted"
+    ):
         act(log)
     assert [found.path for found in store.list("")] == [documents.LOG_FILE]
     clock.advance(CONFIRM_MS)
@@ -324,7 +357,7 @@ def test_a_log_whose_folder_was_deleted(store, clock, act):
 
 
 def test_a_block_file_that_is_missing_is_damage(store, clock):
-    """Where the commits are there, nobody can say what was committed, and nothing is deleted."""
+    """If the commits are there nobody can know what was committed, and nothing is deleted."""
     log = made(store, clock, 1, ONE)
     log.handle.store.delete(documents.block_path(0))
     with pytest.raises(CorruptionError, match="is missing, so it is unknown whether version 2"):
@@ -349,8 +382,8 @@ class Seen(WrappingStore):
 
 
 def test_an_old_handle_leaves_no_document_behind(clock, monkeypatch):
-    """An edit of its own, pages of segments and of writers, a snapshot, at whatever version: all
-    that it wrote is deleted, wherever it was told.
+    """An edit of its own, pages of segments and of writers, a snapshot, at any version: everything
+    that it wrote is deleted, whenever it finds out.
     """
     monkeypatch.setattr("clog.storage.format.commits.INLINE_EDIT_BYTES_MAX", 10)
     monkeypatch.setattr("clog.storage.format.manifest.PAGE_CHUNKS_MIN", 1)
@@ -398,7 +431,7 @@ def test_an_old_handle_leaves_no_positions_behind(store, clock, monkeypatch):
 
 
 def test_objects_that_no_try_came_to_name(store, clock):
-    """The handle is told before it prepares a commit: its objects go, too."""
+    """The handle finds out before it prepares a commit: its objects are deleted too."""
     log = made(store, clock, 1, ONE)
     objects = objects_of(log)
     discard(store)
@@ -421,9 +454,9 @@ def objects_of(log):
 
 
 def test_a_folder_where_the_file_that_makes_a_log_belongs(tmp_path):
-    """Neither created nor read: the error says so, and does not advise to create it."""
+    """Neither created nor read: the error says so, and does not advise creating it."""
     (tmp_path / "_clog" / "log").mkdir(parents=True)
-    message = "can neither be created nor read; perhaps a folder"
+    message = "can neither be created nor read; a folder may have"
     with pytest.raises(CommitStateUnknownError, match=message) as raised:
         Log.create(str(tmp_path), clock=ManualClock(), ids=SeededIds(1))
     assert "no log at" not in str(raised.value)
@@ -431,8 +464,8 @@ def test_a_folder_where_the_file_that_makes_a_log_belongs(tmp_path):
 
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_twin_whose_rival_has_not_yet_learned(store, clock, settled):
-    """What another handle commits to a log that was deleted, and is about to delete again, is no
-    first result, whether the twin has committed before or not.
+    """What another handle commits to a deleted log, and is about to delete again, is not a first
+    result, whether the twin has committed before or not.
     """
     log = made(store, clock, 1, ONE)
     faulty = FaultyStore(store)
@@ -454,8 +487,8 @@ def test_a_twin_whose_rival_has_not_yet_learned(store, clock, settled):
 
 
 def test_what_two_dead_handles_left_is_no_damage(store, clock):
-    """One goes on from its own commit, which was deleted, the other made that version anew: whoever
-    finds both in the folder of a deleted log is told of the deletion.
+    """One continues from its own commit, which was deleted, the other made that version again:
+    whoever finds both in the folder of a deleted log gets the error of the deletion.
     """
     made(store, clock, 1, ONE)
     dying = Fault(FaultKind.CRASH_BEFORE, "get", "*/blocks/*")

@@ -1,6 +1,6 @@
-"""No loop may chase what others do meanwhile (COMMIT.md §6, §7): on a log that others grow by some
-versions between any two of our requests, every call ends after a number of requests that follows
-from how far it had to go, and from nothing else.
+"""No loop may chase what others do meanwhile (COMMIT.md §6, §7): on a log to which others add some
+versions between any two of our requests, every call ends after a number of requests that depends
+only on the distance it had to cover.
 """
 
 from dataclasses import replace
@@ -41,7 +41,7 @@ def record(version):
 
 
 class BusyStore(CountingStore):
-    """A log that others grow by ``pace`` versions before each request; the hint follows it, or
+    """A log to which others add ``pace`` versions before each request; the hint follows it, or
     stays where it is.
     """
 
@@ -104,14 +104,14 @@ def open_log(store):
 
 
 def search_max(distance):
-    """COMMIT.md §7: requests of a search that ends so many versions after the hint."""
+    """COMMIT.md §7: requests of a search that ends that many versions after the hint."""
     return OPEN_MAX if distance < 4 else 4 + 2 * log2(distance)
 
 
 @pytest.mark.parametrize("pace", [1, 2, 3, 4, 7, 50, 10_000, 10**9])
 @pytest.mark.parametrize("behind", [0, 1, 4, 30, 1_000, 10**6])
 def test_a_search_gallops_once(busy, pace, behind):
-    """It ends at a version that is at least as new as the newest when it began."""
+    """It ends at a version that is at least as new as the newest when it started."""
     store = busy(10**6 + 3, pace, hint=10**6 - behind)
     found = find_newest(store)
     assert found.tip.version >= 10**6 + 3
@@ -120,7 +120,7 @@ def test_a_search_gallops_once(busy, pace, behind):
 
 @pytest.mark.parametrize("pace", [1, 2, 3, 4, 7, 50])
 def test_opening_and_end_offsets_end(busy, pace):
-    """However fast others are: with a hint that follows them, at most so many requests."""
+    """However fast others are: with a hint that follows them, at most this many requests."""
     store = busy(1_000, pace)
     log = open_log(store)
     opened, hint = store.counts["get"], 1_000
@@ -150,7 +150,7 @@ def test_a_commit_that_always_loses_ends(busy, pace):
 
 @pytest.mark.parametrize("pace", [1, 3, 20])
 def test_a_refusal_needs_no_newer_version_than_when_the_call_began(busy, pace):
-    """COMMIT.md, K2: it is looked for once."""
+    """COMMIT.md, K2: it is looked up once."""
     store = busy(1_000, pace)
     log = open_log(store)
     asked = []

@@ -1,5 +1,5 @@
-"""The file of a block is made before the block's first commit and never deleted (COMMIT.md §4):
-where it is missing the log was deleted, or is damaged, and nothing in the block is believed.
+"""The file of a block is made before the block's first commit and never deleted (COMMIT.md §4): if
+it is missing the log was deleted, or is damaged, and nothing in the block is trusted.
 """
 
 import pytest
@@ -51,7 +51,7 @@ def missing(first):
 
 
 def test_a_cold_reader_of_a_block_without_a_file(store, clock, log):
-    """Nothing is said of what may never have been committed."""
+    """Nothing is said about what may never have been committed."""
     lose(log.handle.store, 3 * BLOCK)
     cold = Log.open(store, clock=clock)
     with missing(3 * BLOCK):
@@ -65,7 +65,7 @@ def test_a_cold_reader_of_a_block_without_a_file(store, clock, log):
 
 @pytest.mark.parametrize("first", [2 * BLOCK, 3 * BLOCK])
 def test_a_reader_of_an_older_version_of_a_block_without_a_file(store, clock, log, first):
-    """A version whose commit is there may be what a committer left that slept."""
+    """A version whose commit exists may be what a delayed committer left."""
     log.handle.manifest()
     lose(log.handle.store, first)
     with missing(first):
@@ -73,7 +73,7 @@ def test_a_reader_of_an_older_version_of_a_block_without_a_file(store, clock, lo
 
 
 def test_who_wakes_up_beside_a_sleepers_file(store, clock, log):
-    """The file fits, and only that of the block could say that it was never committed."""
+    """The file fits, and only the file of the block could show that it was never committed."""
     early = copy_of(store)
     folder = inside(early)
     for version in range(ASLEEP_AT + 1, NEWEST + 1):
@@ -95,7 +95,7 @@ def test_who_wakes_up_beside_a_sleepers_file(store, clock, log):
 
 
 def test_who_polls_learns_of_it(store, clock, log):
-    """As of a block that was closed too early: within bounded polls."""
+    """As for a block that was closed too early: within bounded polls."""
     lose(log.handle.store, 3 * BLOCK)
     with missing(3 * BLOCK):
         for _ in range(64):
@@ -103,7 +103,7 @@ def test_who_polls_learns_of_it(store, clock, log):
 
 
 def test_before_its_first_commit_a_block_has_no_file(store, clock, log):
-    """Who looks for the version that would begin it finds nothing wrong."""
+    """Whoever looks for the version that would start it finds nothing wrong."""
     while log.handle.tip.version % BLOCK != BLOCK - 1:
         log.append([{"key": "k", "value": "v"}])
     clock.advance(TRUST_MS + 1)
@@ -113,7 +113,7 @@ def test_before_its_first_commit_a_block_has_no_file(store, clock, log):
 
 @pytest.mark.parametrize("closed", [1, 2, 3])
 def test_where_the_first_block_that_is_not_closed_has_no_file(log, closed):
-    """It is not taken for an open one by who looks for commits, or deletes them."""
+    """Looking for commits, or deleting them, does not take it for an open one."""
     folder = log.handle.store
     for k in range(closed):
         close(folder, k * BLOCK)
@@ -124,7 +124,7 @@ def test_where_the_first_block_that_is_not_closed_has_no_file(log, closed):
 
 
 def test_a_hint_into_a_block_without_a_file(log):
-    """A sleeper's file where the hint leads is not the newest version."""
+    """A delayed committer's file to which the hint leads is not the newest version."""
     folder = log.handle.store
     slept = folder.get(documents.commit_path(ASLEEP_AT))
     close(folder, 0)
@@ -149,7 +149,9 @@ def test_a_hint_into_a_block_without_a_file(log):
 @pytest.mark.parametrize("anew", [True, False])
 @pytest.mark.parametrize("asleep_ms", [0, TRUST_MS + 1])
 def test_a_log_that_is_deleted_meanwhile_is_not_damaged(store, clock, log, act, anew, asleep_ms):
-    """Whatever is still there of its folder, who misses the block's file asks which log stands."""
+    """Whatever is still there of its folder, whoever misses the block's file asks which log is
+    there.
+    """
     faulty = FaultyStore(store)
     reader = Log.open(faulty, clock=clock)
 
@@ -169,7 +171,9 @@ def test_a_log_that_is_deleted_meanwhile_is_not_damaged(store, clock, log, act, 
 
 @pytest.mark.parametrize("closed", [3, 4])
 def test_a_block_that_came_while_one_looked(log, closed):
-    """Who is held up looks for a block before it comes, and then sees the one before it closed."""
+    """A delayed handle looks for a block before it exists, and then sees the one before
+    it closed.
+    """
     while log.handle.tip.version < 4 * BLOCK:
         log.append([{"key": "k", "value": "v"}])
     folder = log.handle.store

@@ -1,6 +1,7 @@
-"""A file that is gone: rightly, as its version expired, or since something else deleted it."""
+"""A missing file: rightly, as its version expired, or because something else deleted it."""
 
 import re
+from functools import partial
 
 import pytest
 
@@ -65,8 +66,8 @@ def test_one_that_is_only_of_older_versions(log, store, clock):
 
 
 class Forgetful(WrappingStore):
-    """A store that does not know of an object for so many reads, as NFS and SFTP may; ``then`` is
-    called when it is asked for one the last time.
+    """A store that does not show an object for this many reads, as NFS and SFTP may; ``then`` is
+    called at the last of them.
     """
 
     misses, then = 0, staticmethod(lambda: None)
@@ -94,7 +95,7 @@ def forgetful(log, store, open_log):
 
 
 def test_a_folder_that_was_looked_at_before(forgetful):
-    """It is there when it is read again: read again, and nothing is said to be damaged."""
+    """It is there when it is read again: the read is repeated, and no damage is reported."""
     store, log = forgetful
     store.misses = 1
     with pytest.raises(VersionExpiredError, match="read again"):
@@ -103,7 +104,7 @@ def test_a_folder_that_was_looked_at_before(forgetful):
 
 
 def test_a_version_that_expires_between_two_looks(forgetful, open_log):
-    """The file is needed by the look, and swept before it is read again: it expired."""
+    """The look needs the file, and it is swept before it is read again: it expired."""
     store, log = forgetful
     store.misses, store.then = 2, lambda: expire(open_log())
     with pytest.raises(VersionExpiredError, match="read again"):
@@ -111,13 +112,22 @@ def test_a_version_that_expires_between_two_looks(forgetful, open_log):
     assert not store.misses
 
 
-def test_a_log_that_is_deleted_while_it_is_read(log, store):
+@pytest.mark.parametrize(
+    "plan",
+    [
+        lambda log: partial(list, log.read()),
+        lambda log: partial(log.table().get, "a"),
+        lambda log: log.table().to_arrow,
+    ],
+    ids=["read", "get", "table"],
+)
+def test_a_log_that_is_deleted_while_it_is_read(log, store, plan):
     """Its objects went first, and the newest version still names them: that is no damage."""
-    planned = log.read()
+    planned = plan(log)
     purge(log)
     store.delete(documents.LOG_FILE)
     with pytest.raises(NotFoundError, match="no log at") as told:
-        list(planned)
+        planned()
     assert not isinstance(told.value, VersionExpiredError)
     planned = log.read
     delete_log(store)
@@ -126,7 +136,7 @@ def test_a_log_that_is_deleted_while_it_is_read(log, store):
 
 
 def test_a_document_that_something_else_deleted(make_log, open_log):
-    """Whoever opens the log anew is told which one."""
+    """Whoever opens the log again gets an error that names it."""
     log = make_log(partitions=4)
     for i in range(80):
         log.append([{"key": f"{i}-{j}", "value": "x" * 50} for j in range(40)])
@@ -138,7 +148,7 @@ def test_a_document_that_something_else_deleted(make_log, open_log):
 
 
 def test_a_state_table_is_not_built_from_what_is_left(log, store, tmp_path):
-    """It says why at once, and does not ask for a longer delay of deletions."""
+    """It says why at once, and does not recommend a longer delay of deletions."""
     purge(log)
     with pytest.raises(CorruptionError, match=DAMAGE):
         StateTable(store, tmp_path)

@@ -1,4 +1,6 @@
-"""Where an exclusive create is known to be one, and where it is only probed (COMMIT.md, K5)."""
+"""Where an exclusive create is known to be exclusive, and where it is only probed
+(COMMIT.md, K5).
+"""
 
 import pytest
 
@@ -20,30 +22,34 @@ from clog.storage.store.remote import is_promised
     ],
 )
 def test_endpoints(endpoint, promised):
-    """The makers' own endpoints keep A2, and so do renames; of others a probe tells not enough."""
+    """The vendors' own endpoints keep A2, and so do renames; for others a probe does not prove
+    enough.
+    """
     assert is_promised(endpoint) is promised
 
 
 class Unproven(WrappingStore):
-    """A server that may look first and write then."""
+    """A server that may check first and write afterwards."""
 
     create_is_proven = False
 
 
 def test_each_opening_warns_where_nothing_is_proven(make_log, open_log, store, caplog):
-    """One line, with what tests the server; none where the create is known to be exclusive."""
+    """One line, with what tests the server; none if the create is known to be exclusive."""
     make_log()
     open_log()
     assert caplog.messages == []
     for times in (1, 2):
         open_log(Unproven(store))
         assert len(caplog.messages) == times
-    assert caplog.messages[0].startswith(f"{store.url}: this server's conditional writes were")
+    assert caplog.messages[0].startswith(f"{store.url}: a short test of this server's")
     assert '"clog verify-store"' in caplog.messages[0]
 
 
 def test_stores(tmp_path):
-    """Local files and memory do, and Amazon; not any endpoint of S3, but for a single writer."""
+    """Local files and memory do, and Amazon; not every endpoint of S3, except for a
+    single writer.
+    """
     pytest.importorskip("s3fs")
     assert open_store(str(tmp_path)).create_is_proven
     assert open_store("memory://proven").create_is_proven

@@ -60,7 +60,9 @@ def append(log):
 
 
 def drop_one(log):
-    """What retention does: the oldest segment goes, and all pages of its partition with it."""
+    """What retention does: the oldest segment is removed, and all pages of its partition
+    with it.
+    """
     _, second, *_ = log.handle.manifest().segments[0]
     log.handle.commit(
         lambda _tip, _ms: Edit(start={0: second.base}, drop={0: second.base}), operation="retention"
@@ -84,7 +86,7 @@ def test_no_append_brings_in_many_pages(pages, make_log, monkeypatch):
 
 @pytest.mark.nightly
 def test_what_nobody_else_does_an_append_does_in_the_end(pages, make_log, monkeypatch):
-    """Commits must not carry more and more: the edits since the snapshot have a bound."""
+    """Commits must not carry more and more: the edits since the snapshot are bounded."""
     log = make_log(on=pages, config={"segment.chunks": 1})
     for _ in range(150):
         append(log)
@@ -100,8 +102,8 @@ def test_what_nobody_else_does_an_append_does_in_the_end(pages, make_log, monkey
     "behind", [1, *(pytest.param(n, marks=pytest.mark.nightly) for n in (0, 2, 3))]
 )
 def test_a_cleaner_whose_commits_never_come_at_the_right_version(pages, make_log, behind):
-    """It brings one about, whatever came before, so that no append ever stops for it; where none
-    is due it costs nothing.
+    """It causes one, whatever came before, so that no append ever stops for it; if none is due it
+    costs nothing.
     """
     log = make_log(on=pages, config={"segment.chunks": 1})
     for _ in range(150):
@@ -132,8 +134,8 @@ def test_where_no_snapshot_is_owed(store, make_log):
 
 
 def test_beside_others_no_append_waits_for_a_snapshot(pages):
-    """K3: while writers combine, who made a version writes its snapshot afterwards, and the next
-    but one commit that may name it does; alone each names that of the version before.
+    """K3: while writers combine, the writer of a version writes its snapshot afterwards, and the
+    next commit but one that may name it does; alone each names that of the version before.
     """
     Log.create(pages, clock=Sleeper(NOW_MS), ids=SeededIds(1)).upgrade(["proposals"])
     seeds = count(10)

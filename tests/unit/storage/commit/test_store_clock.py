@@ -1,4 +1,4 @@
-"""A clock far ahead of the store's stamps no commit: times of commits never go back (K2)."""
+"""A clock far ahead of the store's stamps no commit: times of commits never decrease (K2)."""
 
 import pytest
 
@@ -26,7 +26,9 @@ def counting(store, wall):
 
 
 def test_one_append_from_a_clock_70_years_ahead(counting, wall):
-    """It is refused, with both times and what to do, and nothing is committed; so is a log."""
+    """It is refused, with both times and what to do, and nothing is committed; the same for a new
+    log.
+    """
     ahead = WallClock(wall.right, YEARS_MS)
     with pytest.raises(ClockSkewError):
         Log.create(counting, clock=ahead)
@@ -41,14 +43,14 @@ def test_one_append_from_a_clock_70_years_ahead(counting, wall):
 
 @pytest.mark.parametrize("by_ms", [AHEAD_MS_MAX, 0, -AHEAD_MS_MAX, -YEARS_MS])
 def test_clocks_that_stamp_commits(counting, wall, by_ms):
-    """A quarter of an hour is tolerated; a clock behind harms nobody: the parent's time counts."""
+    """A quarter of an hour is tolerated; a slow clock does no harm: the parent's time counts."""
     Log.create(counting, clock=wall)
     wall.right.advance(86_400_000)
     assert Log.open(counting, clock=WallClock(wall.right, by_ms)).append(ONE).version == 1
 
 
 def test_the_store_is_asked_once(counting, wall):
-    """COMMIT.md §7: not beside a newest commit of now; then the monotonic clock tells, until the
+    """COMMIT.md §7: not beside a newest commit of now; then the monotonic clock decides, until the
     clock was set, or the machine slept.
     """
 
@@ -72,8 +74,8 @@ def test_the_store_is_asked_once(counting, wall):
 
 
 def test_a_clock_that_goes_ahead_step_by_step(counting, wall):
-    """K2: each commit is near the one before, and all go by the same clock: it is asked for all the
-    same, once it was set forward by a quarter of an hour in all.
+    """K2: each commit is near the one before, and all use the same clock: the store is asked all
+    the same, once the clock was advanced by a quarter of an hour in all.
     """
     log = Log.create(counting, clock=wall)
 
@@ -92,7 +94,7 @@ def test_a_clock_that_goes_ahead_step_by_step(counting, wall):
 
 @pytest.mark.parametrize("operation", ["put", "list"])
 def test_a_store_that_does_not_answer_now_is_asked_again(counting, wall, operation):
-    """A clock that is far ahead is not believed because one request failed."""
+    """A clock that is far ahead is not trusted because one request failed."""
     Log.create(counting, clock=wall)
     fails = Faults(Fault(FaultKind.FAIL_BEFORE, operation, "*/clock-*"))
     log = Log.open(FaultyStore(counting, fails), clock=wall)
@@ -105,7 +107,7 @@ def test_a_store_that_does_not_answer_now_is_asked_again(counting, wall, operati
 
 
 def test_a_store_that_does_not_tell_the_time_is_no_obstacle(counting, wall):
-    """Who may not list, or not delete, is believed."""
+    """A handle that may not list, or not delete, is trusted."""
     Log.create(counting, clock=wall)
     wall.right.advance(86_400_000)
     for operation in ("list", "delete"):
@@ -128,12 +130,18 @@ def test_who_sleeps_while_the_store_is_asked(counting, wall, operation):
     assert Log.open(counting, clock=wall).version == 0
 
 
-def test_who_sleeps_until_the_sweep_takes_what_the_store_was_asked_by(counting, wall):
-    """It is asked again: that it lists nothing does not mean that it tells no time."""
+@pytest.mark.parametrize("stands", [False, True])
+def test_who_sleeps_until_the_sweep_takes_what_the_store_was_asked_by(counting, wall, stands):
+    """It is asked again: that it lists nothing does not mean that it tells no time. The monotonic
+    clock may stand still meanwhile.
+    """
     Log.create(counting, clock=wall)
     folder = inside(counting)
 
     def swept():
+        if stands:
+            before_ms = wall.monotonic_ms()
+            wall.monotonic_ms = lambda: before_ms
         wall.right.advance(4 * 86_400_000)
         for found in list(folder.list(documents.CLOCKS)):
             folder.delete(found.path)

@@ -55,7 +55,7 @@ class World:
         self._pass_on()
 
     def sleep(self, ms, *, served=False):
-        """Lets time pass for the writer that runs; a request may have to wait for a server."""
+        """Lets time pass for the running writer; a request may have to wait for a server."""
         name = self.local.name
         if served and not self.free:
             self.queue.append((name, ms))
@@ -118,7 +118,7 @@ class SlowStore(WrappingStore):
 
 
 def shares(count, *, end_ms):
-    """How many commits each of so many writers made, and creates in all."""
+    """The number of commits by each of this many writers, and of creates in all."""
     world, inner = World(end_ms=end_ms, servers=2), memory_store()
     Log.create(inner, partitions=1, ids=SeededIds(1))
     made, stores = [0] * count, []
@@ -144,7 +144,7 @@ def shares(count, *, end_ms):
     ("count", "seconds"), [(2, 4), pytest.param(32, 15, marks=pytest.mark.nightly)]
 )
 def test_everybody_gets_a_share(count, seconds):
-    """The slowest makes a third of the commits of the median at least, and the throughput of many
+    """The slowest makes at least a third of the commits of the median, and the throughput of many
     is not far below that of few.
     """
     made, creates = shares(count, end_ms=1000 * seconds)
@@ -158,7 +158,7 @@ def record(version, mark, time_ms):
 
 
 class Sleeps(list):
-    """A clock that notes sleeps; a request takes 10 ms."""
+    """A clock that records sleeps; a request takes 10 ms."""
 
     def __init__(self):
         super().__init__()
@@ -180,7 +180,7 @@ class Ones(SeededIds):
 
 
 def turns_after(records, *tries):
-    """A handle that tried so, and saw these commits."""
+    """A handle that tried this often, and saw these commits."""
     clock = Sleeps()
     turns = Turns("f" * 32, clock=clock, ids=Ones(1))
     for won in tries:
@@ -192,7 +192,9 @@ def turns_after(records, *tries):
 
 
 def test_who_is_alone_does_not_wait():
-    """One's own commits, and those of long ago, are no rivals'; nor is who never wins a race."""
+    """One's own commits, and those of long ago, are not rivals; nor is a writer that never wins a
+    race.
+    """
     old = [record(v, "a", 5 + v) for v in range(9)]
     clock, turns = turns_after(old, True, True)
     assert not turns.yield_turn()
@@ -207,7 +209,9 @@ def test_who_is_alone_does_not_wait():
 
 
 def test_the_window_grows_with_rivals_and_not_with_losses():
-    """It has room for one try of each, up to a bound; who has lost more often waits less."""
+    """There is room for one try of each, up to a bound; a writer that has lost more often waits
+    less.
+    """
     two = [record(1, "a", 5), record(2, "b", 6), record(3, "a", 7)]
     clock, turns = turns_after(two, False)
     for losses in range(1, 5):

@@ -6,7 +6,7 @@ from math import log2
 import pytest
 
 from clog.storage.commit import versions
-from clog.storage.commit.tip import Found, block_body, find_newest, try_read
+from clog.storage.commit.tip import Found, RecentEdits, block_body, find_newest, try_read
 from clog.storage.commit.versions import manifest_at, manifest_of
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError, NotFoundError, VersionExpiredError
@@ -42,7 +42,7 @@ def store():
 
 
 def edit_after(manifest):
-    """Appends, now and then a seal, a clean or a move of the start."""
+    """Appends, with an occasional seal, clean or move of the start."""
     version = manifest.version + 1
     if version % 5 == 3:
         return Edit(seal=((0, version),))
@@ -54,7 +54,9 @@ def edit_after(manifest):
 
 
 def history(newest):
-    """Manifests of the versions 0 to ``newest``, and the edits that make each from the former."""
+    """Manifests of the versions 0 to ``newest``, and the edits that make each from its
+    predecessor.
+    """
     manifests = [fresh_manifest()]
     edits = [Edit(create=log_info(), config={})]
     for _ in range(newest):
@@ -115,7 +117,7 @@ def test_the_newest_version_is_found_from_every_hint(store):
 
 
 def test_opening_costs_five_requests(store):
-    """COMMIT.md §7: the hint, at most three probes, the block; all it read is kept."""
+    """COMMIT.md §7: the hint, at most three probes, the block; everything it read is kept."""
     for newest in range(NEWEST_MAX + 1):
         write(store, newest, first=newest)
         hint(store, newest - newest % 4)
@@ -141,8 +143,8 @@ def test_a_damaged_hint_costs_requests_alone(store, newest):
 
 
 def test_no_log(store):
-    """Nothing there, or a hint alone: the error says what may have happened."""
-    with pytest.raises(NotFoundError, match="has no commits: all but _clog/log was deleted"):
+    """Nothing there, or only a hint: the error says what may have happened."""
+    with pytest.raises(NotFoundError, match="has no commits: everything but _clog/log was deleted"):
         find_newest(store)
     hint(store, 8)
     with pytest.raises(NotFoundError, match=store.url):
@@ -150,7 +152,7 @@ def test_no_log(store):
 
 
 def test_a_damaged_commit_is_no_end_of_the_log(store):
-    """What is there and unreadable is an error, never the version before it."""
+    """A file that is there and unreadable is an error, never the version before it."""
     write(store, 9)
     store.put(documents.commit_path(9), b"{}")
     hint(store, 8)
@@ -165,7 +167,7 @@ def short_blocks(monkeypatch):
 
 
 def close(store, block, *, keep=()):
-    """Closes a block and deletes its commits, but those to keep (COMMIT.md §4)."""
+    """Closes a block and deletes its commits, except those to keep (COMMIT.md §4)."""
     ids = {str(v): MANIFESTS[v].commit_id for v in range(block, block + 8)}
     store.put(documents.block_path(block), encode("block", {"block": block, "ids": ids}))
     for version in range(block, block + 8):
@@ -174,7 +176,7 @@ def close(store, block, *, keep=()):
 
 
 def sleeper(store, version):
-    """A commit that its committer, asleep for days, made in a block that was gone."""
+    """A commit that its committer, delayed for days, made in a deleted block."""
     asleep = commit_of(version)
     ghost = replace(asleep, record=replace(asleep.record, commit_id="f" * 32), earlier=())
     body = encode_commit(replace(ghost, earlier=asleep.earlier))
@@ -183,7 +185,7 @@ def sleeper(store, version):
 
 @pytest.mark.parametrize("closed", [1, 2, 4])
 def test_closed_blocks_are_left_behind(store, short_blocks, closed):
-    """COMMIT.md §4, §6: from every hint, into deleted blocks too."""
+    """COMMIT.md §4, §6: from every hint, also into deleted blocks."""
     write(store, 37)
     for k in range(closed):
         close(store, 8 * k)
@@ -253,7 +255,7 @@ def test_the_manifest_is_that_of_a_full_replay(store, snapshots):
 
 @pytest.mark.parametrize("newest", [40, 39, 22])
 def test_every_version_can_be_read_from_a_later_one(store, newest):
-    """``at``: at most two commits beside its own, and a snapshot."""
+    """``at``: at most two commits besides its own, and a snapshot."""
     write(store, newest, snapshots=(7, 23))
     tip = read_commit(store, newest)
     for version in range(newest + 1):
@@ -264,8 +266,9 @@ def test_every_version_can_be_read_from_a_later_one(store, newest):
 
 
 def test_versions_that_are_gone_or_not_yet_there(store):
-    """S27: the error names what is readable; a commit that is missing is damage, where newer ones
-    are found behind it."""
+    """S27: the error names what is readable; a missing commit is damage if newer ones are found
+    after it.
+    """
     write(store, 12)
     tip = read_commit(store, 12)
     tip = replace(tip, head=replace(tip.head, oldest_readable=5))
@@ -281,8 +284,9 @@ def test_versions_that_are_gone_or_not_yet_there(store):
 
 
 def test_a_version_that_expires_while_it_is_read(store):
-    """S27: its snapshot goes first; the error is that of a version that is gone. One that is
-    needed, and deleted by others, is damage."""
+    """S27: its snapshot is deleted first; the error is that of an expired version. One that is
+    needed, and was deleted by others, is damage.
+    """
     write(store, 12)
     tip = read_commit(store, 12)
     tip = replace(tip, head=replace(tip.head, snapshot=SnapshotRef(3, 1)))
@@ -297,8 +301,8 @@ def test_a_version_that_expires_while_it_is_read(store):
 
 
 def test_a_file_of_a_sleeper_is_not_read_as_a_version(store, short_blocks):
-    """COMMIT.md §4: it stands where a commit of an expired version was; what is damaged in an open
-    block is damaged.
+    """COMMIT.md §4: it is where a commit of an expired version was; damage in an open block is
+    damage.
     """
     write(store, 20)
     tip, data = read_commit(store, 15), store.get(documents.commit_path(12))
@@ -356,7 +360,7 @@ def test_a_snapshot_of_another_log_does_not_fit(store):
 
 
 def carries(store, version, *carried):
-    """Rewrites a commit, whose list of earlier edits has these of its versions."""
+    """Rewrites a commit whose list of earlier edits has these of its versions."""
     path = documents.commit_path(version)
     body = decode("commit", store.get(path), where=path)
     body["earlier"] = [record for record in body["earlier"] if record["version"] in carried]
@@ -367,7 +371,9 @@ def carries(store, version, *carried):
     "carried", [(), (7,), (0, 7), (0, 1, 2, 3), (0, 1, 3, 4, 5, 6, 7), range(4, 8), range(7)]
 )
 def test_what_a_commit_carries_is_a_cache(store, carried):
-    """FORMAT.md §3.1: what its list lacks, at its end or between, is in the commits themselves."""
+    """FORMAT.md §3.1: what its list lacks, at its end or in between, is in the commits
+    themselves.
+    """
     write(store, 11)
     carries(store, 8, *carried)
     carries(store, 6)
@@ -381,7 +387,7 @@ def test_what_a_commit_carries_is_a_cache(store, carried):
 
 
 def test_edits_that_do_not_connect_are_corruption(store):
-    """Between the snapshot and the first edit there, or where a commit is of another history."""
+    """Between the snapshot and the first edit there, or if a commit is of another history."""
     write(store, 9)
     tip = read_commit(store, 9)
     write_snapshot(store, replace(MANIFESTS[1], version=11), new_id=_names.new_id)
@@ -398,6 +404,24 @@ def test_edits_that_do_not_connect_are_corruption(store):
         manifest_of(store, late, {8: commit_of(8), 10: commit_of(10)})
 
 
+def test_a_snapshot_that_the_edits_do_not_follow(store):
+    """FORMAT.md §3.1: the ids of commits tell that it is of another history, where heads do not."""
+    write(store, 7)
+    write_snapshot(store, replace(MANIFESTS[5], commit_id="e" * 32), new_id=_names.new_id)
+    tip = read_commit(store, 7)
+    with pytest.raises(CorruptionError, match=r"version 5 of .* does not belong to the history"):
+        manifest_of(store, replace(tip, head=replace(tip.head, snapshot=SnapshotRef(5, 9))))
+
+
+def test_edits_stay_known_where_versions_were_passed_over():
+    """A later commit carries those since the snapshot, and the ones before it have no gap to it."""
+    snapshot = SnapshotRef(3, 9)
+    recent = RecentEdits.of(commit_of(0))
+    for version in (1, 2, 3, 4, 5, 8):
+        recent = recent.then(commit_of(version, snapshot if version > 3 else None))
+    assert [r.version for r in recent.after(1)] == [2, 3, 4, 5, 6, 7, 8]
+
+
 def test_nothing_is_listed(store):
     """COMMIT.md §7: listings are for maintenance."""
     write(store, 33)
@@ -408,7 +432,7 @@ def test_nothing_is_listed(store):
 
 
 def test_a_probe_of_nothing_is_none(store):
-    """`try_read` tells absence from damage."""
+    """`try_read` distinguishes absence from damage."""
     write(store, 1)
     assert try_read(store, 2) is None
     assert try_read(store, 1) == commit_of(1)

@@ -1,4 +1,4 @@
-"""A log's configs: names, defaults, ranges, canonical strings, and what is said of a wrong one."""
+"""A log's configs: names, defaults, ranges, canonical strings, and the errors for wrong ones."""
 
 from dataclasses import FrozenInstanceError
 
@@ -83,19 +83,19 @@ def refusal(given_configs) -> str:
 
 
 def test_the_defaults_are_these():
-    """Kafka's, but for cleanup.policy (S31), file.delete.delay.ms (S27) and what is ours."""
+    """Kafka's, except for cleanup.policy (S31), file.delete.delay.ms (S27) and clog's own."""
     assert LogConfig.from_overrides({}).as_dict() == DEFAULTS
 
 
 def test_no_two_definitions_share_a_name():
-    """A broker's name is no topic's, and none that means nothing here is defined."""
+    """A broker's name is not a topic's, and no meaningless one is defined."""
     names = [*DEFINITIONS, *BROKER_NAMES, *POINTLESS]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("name", LOWEST)
 def test_an_integer_is_bounded_below(name):
-    """S43: the lowest value passes, one less is refused with name, value and range."""
+    """S43: the lowest value is accepted, one less is refused with name, value and range."""
     low = LOWEST[name]
     assert parse_overrides({name: low}) == {name: str(low)}
     message = refusal({name: low - 1})
@@ -113,13 +113,13 @@ def test_an_integer_is_bounded_above(name):
 
 
 def test_every_integer_is_listed_here():
-    """So that the two tests above miss none."""
+    """So that the two tests above leave none out."""
     assert {n for n, d in DEFINITIONS.items() if isinstance(d.kind, Integer)} == set(LOWEST)
 
 
 @pytest.mark.parametrize("value", [100, "100", " 100 ", "+100", 100.0, np.int64(100)])
 def test_integers_come_in_many_forms(value):
-    """And are stored in one."""
+    """And are stored in one form."""
     assert parse_overrides({"segment.bytes": value}) == {"segment.bytes": "100"}
 
 
@@ -196,14 +196,14 @@ def test_what_a_policy_means(policy, compact, delete):
     ],
 )
 def test_a_choice_is_stored_in_its_own_spelling(name, value, text):
-    """Whatever the case it came in."""
+    """Whatever case it was given in."""
     assert parse_overrides({name: value}) == {name: text}
     assert f"{name}=" in refusal({name: "other"})
     assert text in refusal({name: "other"})
 
 
 def test_names_keep_their_order():
-    """They are somebody else's: no case is changed, and each stands once."""
+    """They are chosen by others: the case is kept, and each is there once."""
     assert parse_overrides({"table.key.columns": " b, A"}) == {"table.key.columns": "b,A"}
     for wrong in ("a,,b", "a,a", ["a,b"], 1):
         assert "names, each once" in refusal({"table.key.columns": wrong})
@@ -232,7 +232,7 @@ def test_the_effective_segment_ms(policy, segment_ms, lag_ms, effective_ms):
 
 
 def test_the_lags_must_not_cross():
-    """S43: equal is allowed; above is refused with both numbers, wherever they come together."""
+    """S43: equal is allowed; above is refused with both numbers, however they are combined."""
     assert config(min_compaction_lag_ms=5, max_compaction_lag_ms=5).min_compaction_lag_ms == 5
     apart = parse_overrides({"min.compaction.lag.ms": 6})
     with pytest.raises(InvalidInputError, match=r"min\S+=6 is above max\S+=5"):
@@ -281,7 +281,7 @@ def test_a_name_that_resembles_none_gets_them_all():
 
 @pytest.mark.parametrize("name", POINTLESS)
 def test_a_config_that_means_nothing_here_is_named_so(name):
-    """Topic configs copied from Kafka: the remedy is to leave it out."""
+    """For topic configs copied from Kafka: the remedy is to leave it out."""
     assert refusal({name: 1}).endswith("leave it out")
 
 
@@ -291,12 +291,12 @@ def test_a_long_value_is_cut():
 
 
 def test_one_wrong_config_refuses_them_all():
-    """Nothing is half taken."""
+    """Nothing is applied in part."""
     refusal({"segment.ms": 5, "segment.bytes": 13})
 
 
 def test_a_stored_override_is_checked_as_well():
-    """What the head says is not trusted more than what a caller says."""
+    """The contents of the head are not trusted more than a caller's input."""
     with pytest.raises(InvalidInputError, match=r"segment\.bytes"):
         LogConfig.from_overrides({"segment.bytes": "13"})
     with pytest.raises(InvalidInputError, match=r"did you mean segment\.bytes"):

@@ -26,7 +26,7 @@ from clog.storage.errors import InvalidInputError
     ],
 )
 def test_a_config_takes_units(name, given, stored):
-    """What is stored is the number in the config's own unit: older readers know it, too."""
+    """The number is stored in the config's own unit: older readers know it too."""
     assert parse_overrides({name: given}) == {name: stored}
 
 
@@ -41,7 +41,7 @@ def test_a_config_takes_units(name, given, stored):
     ],
 )
 def test_what_is_no_quantity_is_refused(name, given):
-    """S43: with the units there are, where the config takes any."""
+    """S43: the error lists the existing units, if the config accepts any."""
     with pytest.raises(InvalidInputError) as caught:
         parse_overrides({name: given})
     assert f'config {name}="{given}" is refused' in str(caught.value)
@@ -50,7 +50,7 @@ def test_what_is_no_quantity_is_refused(name, given):
 
 @pytest.mark.parametrize("name", [n for n in DEFINITIONS if n.endswith((".ms", ".bytes"))])
 def test_what_is_shown_can_be_given(name):
-    """Each default, each bound, and odd numbers between."""
+    """Each default, each bound, and odd numbers in between."""
     kind = DEFINITIONS[name].kind
     high = -1 if kind.low == -1 else kind.high  # Both mean that there is no limit.
     numbers = {kind.low, high, int(LogConfig.from_overrides({}).as_dict()[name])}

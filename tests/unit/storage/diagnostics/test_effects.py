@@ -1,4 +1,4 @@
-"""What commits took out of a log, and what they wrote for it."""
+"""What commits removed from a log, and what they wrote for it."""
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
@@ -16,8 +16,8 @@ def seen(log):
 
 
 def test_what_a_pass_removed_and_wrote(tmp_path):
-    """The records that readers no longer see, and the objects that it brought; appends remove
-    nothing. A mark removes, too, and writes no data object.
+    """The records that readers no longer see, and the objects that it added; appends remove
+    nothing. A mark removes too, and writes no data object.
     """
     log = Log.create(str(tmp_path / "log"), config={"dead.rows.delay.ms": "0"})
     for i in range(3):
@@ -51,7 +51,7 @@ def test_what_retention_removed(tmp_path):
 
 
 def test_a_walk_goes_on(tmp_path):
-    """Each commit is told once; version 0 has no effect, nothing was before it."""
+    """Each commit is listed once; version 0 has no effect, as nothing was before it."""
     log = Log.create(str(tmp_path / "log"))
     log.append([{"key": "a", "value": "1"}])
     walk = CommitWalk(log.handle, 0)
@@ -64,7 +64,7 @@ def test_a_walk_goes_on(tmp_path):
 
 
 def test_versions_that_are_not_readable_have_no_effect(tmp_path):
-    """What was there before them nobody knows any more."""
+    """What was there before them is no longer known."""
     clock = ManualClock(10_000)
     log = Log.create(str(tmp_path / "log"), config={"file.delete.delay.ms": "0"}, clock=clock)
     for i in range(3):

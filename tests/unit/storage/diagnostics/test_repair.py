@@ -1,4 +1,4 @@
-"""Repairing a log that two writers wrote on a store which let both of them create a version."""
+"""Repairing a log that two writers wrote in a store that let both of them create a version."""
 
 from contextlib import suppress
 
@@ -24,7 +24,7 @@ from clog_testing.model import rows_in
 
 
 class Overwriting(WrappingStore):
-    """Both creates of a version succeed, and the last one stays."""
+    """Both creates of a version succeed, and the last one remains."""
 
     def create(self, path, data):
         self.inner.put(path, data)
@@ -69,8 +69,8 @@ def repaired(store, copy):
 
 @pytest.mark.parametrize("commits", range(1, 9))
 def test_a_log_of_many_partitions(make_log, open_log, store, copy, commits, monkeypatch):
-    """What is rebuilt refers to the columns that later commits refer to: nobody reads them who
-    follows.
+    """What is rebuilt refers to the columns that later commits refer to: followers do not read
+    them.
     """
     monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 8)
     log = make_log(24)
@@ -89,7 +89,9 @@ def test_a_log_of_many_partitions(make_log, open_log, store, copy, commits, monk
 
 @pytest.mark.parametrize("commits", range(9))
 def test_the_writer_that_went_on_is_kept(two_writers, open_log, store, copy, commits):
-    """Its commit was overwritten, a later one carries the edit: nothing it was told is lost."""
+    """Its commit was overwritten, a later one carries the edit: nothing that was reported
+    is lost.
+    """
     first, second = two_writers(commits)
     at = put(first, "overwritten")
     assert put(second, "stays") == at
@@ -106,7 +108,7 @@ def test_the_writer_that_went_on_is_kept(two_writers, open_log, store, copy, com
 
 @pytest.mark.parametrize("commits", [1, 3, 5])
 def test_without_the_edit_the_history_ends_there(two_writers, open_log, store, copy, commits):
-    """An odd version carries none: what follows from what was overwritten is left out."""
+    """An odd version carries none: what depends on the overwritten one is left out."""
     first, second = two_writers(commits)
     at = put(first, "overwritten")
     assert put(first, "after") == at + 1
@@ -122,8 +124,8 @@ def test_without_the_edit_the_history_ends_there(two_writers, open_log, store, c
 def test_lists_with_a_gap_are_made_whole(
     make_log, open_log, store, copy, lost, partitions, monkeypatch
 ):
-    """Release 0.1.0, interrupted as it took a commit, left a version out of all lists that its
-    handle made from then on. Nobody else refuses such a log, and a copy has all of it.
+    """Release 0.1.0, interrupted as it processed a commit, left a version out of all lists that its
+    handle made from then on. Everything else accepts such a log, and a copy has all of it.
     """
     monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 8)
     log = make_log(partitions)
@@ -147,7 +149,7 @@ def test_lists_with_a_gap_are_made_whole(
 
 
 def leave_out(folder, version, lost):
-    """Takes a version out of the list that a commit carries."""
+    """Removes a version from the list that a commit carries."""
     path = commit_path(version)
     body = decode("commit", folder.get(path), where=path)
     body["earlier"] = [entry for entry in body["earlier"] if entry["version"] != lost]
@@ -187,7 +189,9 @@ def test_a_history_with_snapshots(two_writers, open_log, store, copy, monkeypatc
 
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_several_writers_left(make_log, open_log, store, copy, monkeypatch, seed):
-    """In any order, with snapshots and pages: the copy is sound and goes on, or all is well."""
+    """In any order, with snapshots and pages: the copy is sound and continues, or nothing
+    is wrong.
+    """
     monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 200)
     monkeypatch.setattr("clog.storage.format.manifest.PAGE_CHUNKS_MIN", 3)
     ids = SeededIds(seed)
@@ -227,7 +231,7 @@ def test_a_damaged_commit_is_rebuilt(make_log, open_log, store, copy):
 
 @pytest.mark.parametrize("torn", [5, 6])
 def test_times_that_were_set_back_are_no_damage(make_log, open_log, store, copy, torn):
-    """FORMAT.md §3.2: one commit may lie before its parent; it is kept, and rebuilt where it was
+    """FORMAT.md §3.2: one commit may be older than its parent; it is kept, and rebuilt if it was
     lost.
     """
     log = make_log()

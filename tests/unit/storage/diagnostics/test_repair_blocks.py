@@ -1,4 +1,4 @@
-"""Repairing a log that has lost files of blocks: what they said is told by the commits."""
+"""Repairing a log that has lost files of blocks: what they said follows from the commits."""
 
 import pytest
 
@@ -80,7 +80,7 @@ def test_the_file_of_an_open_block(store, copy, log, lost):
 
 @pytest.mark.parametrize("closed", [1, 2, 3])
 def test_the_file_of_the_first_block_that_is_not_closed(store, copy, log, closed):
-    """Those before it say that no more were."""
+    """The earlier ones say that there were no more."""
     for k in range(closed):
         close(log.handle.store, k * BLOCK)
     check(store, copy, [closed * BLOCK])
@@ -88,7 +88,9 @@ def test_the_file_of_the_first_block_that_is_not_closed(store, copy, log, closed
 
 @pytest.mark.parametrize(("closed", "lost"), [(1, 0), (2, 0), (2, 1), (3, 1), (3, 2)])
 def test_the_file_of_a_closed_block(store, copy, log, closed, lost):
-    """Its commits are gone, so it was closed; what a sleeper left there is none of the log's."""
+    """Its commits are gone, so it was closed; what a delayed committer left there is not part of
+    the log.
+    """
     slept = log.handle.store.get(documents.commit_path(lost * BLOCK + 5))
     for k in range(closed):
         close(log.handle.store, k * BLOCK)
@@ -115,7 +117,7 @@ def test_a_file_that_cannot_be_read(store, copy, log):
 
 
 def test_a_commit_was_lost_with_it(store, copy, log):
-    """Nobody knows what it did: the history ends before it, and what comes after is told."""
+    """Nobody knows what it did: the history ends before it, and what comes after is reported."""
     log.handle.store.delete(documents.commit_path(NEWEST - 1))
     log.handle.store.delete(documents.commit_path(NEWEST))
     log.handle.store.delete(documents.commit_path(NEWEST - 3))

@@ -59,7 +59,7 @@ def path_of(log, number=0):
 
 
 def test_dead_rows_that_cannot_be_read(log, store, monkeypatch):
-    """FORMAT.md §5.4: who cannot tell which rows are dead may show none of them."""
+    """FORMAT.md §5.4: if it is not clear which rows are dead none of them may be shown."""
     monkeypatch.setattr(chunks, "INLINE_BYTES_MAX", 0)
     log.roll()
     chunk = next(c for _, c in log.handle.manifest().chunks() if c.rows == 3)
@@ -76,8 +76,8 @@ def test_dead_rows_that_cannot_be_read(log, store, monkeypatch):
 
 
 def test_commits_that_no_search_finds(make_log, store):
-    """COMMIT.md §6: a file between the hint and the newest version is gone; who opens the log takes
-    an older version for the newest, and only who lists knows better.
+    """COMMIT.md §6: a file between the hint and the newest version is missing; opening the log
+    takes an older version for the newest, and only a listing shows the truth.
     """
     log = make_log()
     for n in range(7):
@@ -88,12 +88,12 @@ def test_commits_that_no_search_finds(make_log, store):
     (found,) = report.findings
     assert (found.check, found.where) == (Check.COMMIT, commit_path(7))
     assert found.message.startswith(
-        "version 6 before it is gone, so that 5 is found as the newest;"
+        "the version before it, 6, is gone, so 5 is taken for the newest;"
     )
 
 
 def test_a_sound_log_has_no_findings(log, store):
-    """It says what it looked at."""
+    """It reports what it checked."""
     log.alter({"segment.ms": "5000"})
     report = verify_log(store)
     assert report.findings == ()
@@ -120,7 +120,7 @@ def test_progress_is_told_in_bytes(log, store):
 
 
 def test_a_quick_check_reads_no_object(log, store):
-    """Two listings at most, an opening and a look at the block; yet a missing object and a
+    """Two listings at most, an opening and a look at the block; still a missing object and a
     truncated one are found.
     """
     counted = CountingStore(store)
@@ -180,7 +180,7 @@ def test_the_other_checks_go_on(log, store):
 
 
 def test_a_damaged_newest_commit_leaves_no_state(log, store):
-    """Nothing can be said of objects then; of the older commits, that they are sound."""
+    """Nothing can be said about objects then; about the older commits, that they are sound."""
     inside(store).put(commit_path(log.version), b"")
     report = verify_log(store)
     assert report.version is None
@@ -198,10 +198,10 @@ def test_a_newer_format_is_no_damage(log, store):
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"commit_id": "0" * 32}, "its parent is"), ({"time_ms": 1 << 50}, "lies before")],
+    [({"commit_id": "0" * 32}, "its parent is"), ({"time_ms": 1 << 50}, "is before that")],
 )
 def test_commits_follow_one_another(log, store, changes, said):
-    """Each names its parent, and times do not go back."""
+    """Each names its parent, and times do not decrease."""
     commit = read_commit(inside(store), 2)
     changed = replace(commit, record=replace(commit.record, **changes))
     inside(store).put(commit_path(2), encode_commit(changed))
@@ -210,7 +210,7 @@ def test_commits_follow_one_another(log, store, changes, said):
 
 
 def test_carried_edits_are_those_committed(log, store):
-    """A commit that carries another edit than was committed would lead readers astray."""
+    """A commit that carries a different edit from the committed one would mislead readers."""
     commit = read_commit(inside(store), 4)
     first = replace(commit.earlier[1], operation="something else")
     inside(store).put(
@@ -218,7 +218,7 @@ def test_carried_edits_are_those_committed(log, store):
         encode_commit(replace(commit, earlier=(commit.earlier[0], first, *commit.earlier[2:]))),
     )
     found = [f for f in verify_log(store).findings if f.check == Check.COMMIT]
-    assert "another edit of version 1" in found[0].message
+    assert "an edit of version 1 other" in found[0].message
 
 
 @pytest.fixture
@@ -248,7 +248,9 @@ def test_a_snapshot_that_tells_another_story_is_found(snapshotted, store):
 
 
 def test_history_may_begin_at_a_snapshot(snapshotted, store):
-    """Old commits go with their block: the replay starts from the oldest snapshot there is."""
+    """Old commits are deleted with their block: the replay starts from the oldest existing
+    snapshot.
+    """
     version = min(
         int(found.path.rpartition("/")[2].removesuffix(".json"))
         for found in inside(store).list(SNAPSHOTS)
@@ -261,7 +263,7 @@ def test_history_may_begin_at_a_snapshot(snapshotted, store):
 
 
 def test_a_gap_in_history_is_found(snapshotted, store):
-    """A commit that is missing among others cannot be replayed."""
+    """A missing commit among others cannot be replayed."""
     tip = snapshotted.version
     inside(store).delete(commit_path(tip - tip % 4 - 3))
     found = verify_log(store).findings
@@ -281,8 +283,8 @@ def _with_another_snapshot(commit):
 @pytest.mark.parametrize(
     ("after", "changed", "said"),
     [
-        (3, _carrying_another, "what it carries goes on from ffff"),
-        (2, _with_another_snapshot, "its snapshot is of ffff"),
+        (3, _carrying_another, "the edits that it carries follow ffff"),
+        (2, _with_another_snapshot, "its snapshot has ffff"),
     ],
 )
 def test_ids_of_another_copy_are_found(snapshotted, store, after, changed, said):
@@ -333,12 +335,12 @@ def test_segments_tile_and_chunks_fit(make_log, damage, said):
     ("changes", "said"),
     [
         ({"size_bytes": 1}, "its size is"),
-        ({"first_timestamp_ms": 1}, "its first timestamp is 1000000, the manifest says 1"),
-        ({"max_timestamp_ms": 1}, "its largest timestamp is 1000000, the manifest says 1"),
-        ({"tombstones": 7}, "its tombstones is 1, the manifest says 7"),
-        ({"horizon_min": 5}, "its least delete horizon is -1, the manifest says 5"),
-        ({"horizon_max": 5}, "its greatest delete horizon is -1, the manifest says 5"),
-        ({"first_row": 2, "rows": 1}, "has 0 rows, the manifest says 1"),
+        ({"first_timestamp_ms": 1}, "its first timestamp is 1000000, but the manifest says 1"),
+        ({"max_timestamp_ms": 1}, "its largest timestamp is 1000000, but the manifest says 1"),
+        ({"tombstones": 7}, "its tombstones is 1, but the manifest says 7"),
+        ({"horizon_min": 5}, "its smallest delete horizon is -1, but the manifest says 5"),
+        ({"horizon_max": 5}, "its largest delete horizon is -1, but the manifest says 5"),
+        ({"first_row": 2, "rows": 1}, "has 0 rows, but the manifest says 1"),
     ],
 )
 def test_the_facts_of_a_chunk_are_those_of_its_rows(make_log, store, changes, said):
@@ -421,7 +423,7 @@ def test_an_object_of_other_rows_is_found(make_log, store):
 
 
 def test_documents_of_edits_are_read(log, store):
-    """A commit whose body was damaged with its envelope made right is found, too."""
+    """A commit whose body was damaged and whose envelope was corrected is found too."""
     body = decode("commit", inside(store).get(commit_path(1)), where="here")
     del body["head"]
     inside(store).put(commit_path(1), encode("commit", body))
@@ -440,7 +442,7 @@ def test_an_index_that_misses_a_key_is_found(make_log, store, monkeypatch):
     data, seed = inside(store).get(chunk.object.path), log.handle.tip.head.log.key_seed
     assert list(object_problems(data, chunk.object, [(0, chunk)], key_seed=seed)) == []
     problems = list(object_problems(data, chunk.object, [(0, chunk)], key_seed=seed + 1))
-    assert problems == ["its key index misses 50 keys of rows [0, 50)"]
+    assert problems == ["its key index lacks 50 keys of rows [0, 50)"]
     start = chunk.object.tail[0]
     other = data[:start] + bytes([data[start] ^ 1]) + data[start + 1 :]
     ref = replace(chunk.object, checksum=xxhash.xxh3_128_hexdigest(other))
@@ -450,8 +452,8 @@ def test_an_index_that_misses_a_key_is_found(make_log, store, monkeypatch):
 
 @pytest.mark.parametrize("call", [f"list {DATA}", f"get {DATA}"])
 def test_a_version_that_expires_meanwhile_is_not_damaged(log, store, clock, call):
-    """S27: what the cleaner replaced and the sweep deleted since is missed by nobody. Who verified
-    it has not verified what took its place.
+    """S27: what the cleaner replaced and the sweep deleted since is not reported as missing.
+    Verifying it did not verify its replacement.
     """
     log.roll()
 

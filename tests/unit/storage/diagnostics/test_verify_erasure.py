@@ -1,4 +1,4 @@
-"""The script that verifies receipts (S60): what it passes; it fails for each planted trace."""
+"""The script that verifies receipts (S60): what it accepts; it fails for each planted trace."""
 
 import ast
 import json
@@ -46,7 +46,7 @@ SCRIPT = Path(sys.modules[Verifier.__module__].__file__)
 
 @pytest.fixture(scope="module")
 def erased(tmp_path_factory):
-    """A log on disk, published twice over, whose erasure is done; its receipt and secret."""
+    """A log on disk, published twice, with a completed erasure; its receipt and secret."""
     root = tmp_path_factory.mktemp("erased") / "log"
     clock = ManualClock(now_ms=1_700_000_000_000)
     config = {"compression.type": "none", "delete.retention.ms": DAY_MS}
@@ -92,8 +92,8 @@ def verified(root, erased, **given):
 
 
 def test_an_erased_log_is_sound(erased):
-    """S60: every file is read, views, indexes and bitmaps among them, and nothing is found, with
-    the secret or with the keys.
+    """S60: every file is read, including views, indexes and bitmaps, and nothing is found, with the
+    secret or with the keys.
     """
     for given in ({}, {"secret": "", "keys": [KEY, *NAMES]}, {"keys": [KEY, *NAMES]}):
         found = verified(erased[0], erased, **given)
@@ -135,7 +135,7 @@ def folder(root):
 
 
 def objects(root):
-    """That of one record, and one of before with a key index."""
+    """That of one record, and an earlier one with a key index."""
     refs = {c.object for _, c in Log.open(str(root)).handle.manifest().chunks()}
     small = min(refs, key=lambda ref: ref.rows)
     large = max(refs, key=lambda ref: ref.index_bytes)
@@ -145,7 +145,7 @@ def objects(root):
 
 
 def rewritten(path, change):
-    """Writes a document anew, changed, with its sums."""
+    """Rewrites a document, changed, with its checksums."""
     kind = json.loads(path.read_bytes().partition(b"\n")[0])["clog"]
     body = documents.decode(kind, path.read_bytes(), where=str(path))
     change(body)
@@ -196,7 +196,7 @@ def behind_a_footer(root):
 
 
 def in_an_index(root):
-    """A hash without a row, in an index whose sum is right."""
+    """A hash without a row, in an index whose checksum is right."""
     path = objects(root)["large"]
     data, log = path.read_bytes(), Log.open(str(root))
     of = {c.object.path: c.object for _, c in log.handle.manifest().chunks()}
@@ -261,7 +261,7 @@ def in_the_name_of_a_file(root):
 
 
 def in_the_name_of_a_source(root):
-    """Of a transaction that is under way; a mark and a query are texts like it."""
+    """Of a running transaction; a mark and a query are similar texts."""
     path = next(iter(folder(root).glob("snapshots/*.json")))
     rewritten(path, lambda body: body.update(foreign={KEY.decode(): {}}))
 
@@ -276,7 +276,7 @@ def behind_a_document(root):
 
 
 def behind_a_stream(root):
-    """Bytes behind the zlib stream of a document, within its stated length."""
+    """Bytes after the zlib stream of a document, within its stated length."""
     path = newest(root, "snapshots")
     kind = json.loads(path.read_bytes().partition(b"\n")[0])["clog"]
     body = zlib.compress(json.dumps({"version": 1}, separators=(",", ":")).encode()) + b"alice"
@@ -373,14 +373,14 @@ def in_statistics_of_delta(root):
 
 
 def behind_a_version(root, action):
-    """A line more in a version of Delta."""
+    """An additional line in a version of Delta."""
     path = max((root / "_delta_log").glob("*.json"))
     line = json.dumps(action, separators=(",", ":"))
     path.write_text(f"{path.read_text()}{line}\n")
 
 
 def in_a_name_twice_in_a_text(root):
-    """Who reads it sees the last one alone."""
+    """A reader sees only the last one."""
     stats = '{"numRecords":"alice-of-wonderland","numRecords":1}'
     behind_a_version(root, {"add": {"path": "x", "stats": stats}})
 
@@ -420,7 +420,7 @@ def in_a_time_zone_of_a_checkpoint(root):
 
 
 def twice_in_the_header_of_a_manifest(root):
-    """Who reads it sees the last one alone."""
+    """A reader sees only the last one."""
     path = next(iter(folder(root).glob("views/iceberg/*/*-list.avro")))
     data = path.read_bytes()
     count, at = thrift(data, 4, 6)
@@ -454,7 +454,7 @@ ROWS = pa.table(
 
 
 def behind_the_values_of_a_page(root):
-    """The last value is said to be shorter than it is."""
+    """The last value is stated to be shorter than it is."""
     path = an_orphan_of(root, ROWS)
     path.write_bytes(path.read_bytes().replace(b"\x06\0\0\x003alice", b"\x01\0\0\x003alice"))
     assert pq.read_table(path)["value"].to_pylist() == [b"1", b"2", b"3"]
@@ -471,7 +471,7 @@ def in_the_padding_of_a_page(root):
 
 
 def in_statistics_of_a_page(root):
-    """Its header says what its rows do not."""
+    """Its header differs from its rows."""
     table = ROWS.set_column(1, "value", pa.array([b"1", b"2", b"3"], pa.binary()))
     sink = pa.BufferOutputStream()
     options = {"use_dictionary": False, "store_schema": False, "compression": "none"}
@@ -499,7 +499,7 @@ SMALL_PAGES = {"data_page_size": 4096, "write_batch_size": 64}
 
 
 def in_a_list_of_several_pages(root):
-    """The length of the last value of its second page says less than there is."""
+    """The length of the last value of its second page is too short."""
     path = an_orphan_of(root, LISTS, **SMALL_PAGES)
     column = pq.read_metadata(path).row_group(0).column(3)
     assert column.path_in_schema == "headers.list.element.value"
@@ -550,7 +550,7 @@ def as_who_made_it(root):
 
 
 def in_a_page_of_no_row(root):
-    """A second page, where the footer says that there is one row."""
+    """A second page, while the footer says that there is one row."""
     path = objects(root)["small"]
     table = pq.read_table(path)
     more = table.set_column(0, "key", pa.array([KEY], pa.binary()))
@@ -570,7 +570,7 @@ def in_a_page_of_no_row(root):
 
 
 def behind_the_rows_of_a_block(root):
-    """In the deflated bytes of an Avro block, behind its one record."""
+    """In the deflated bytes of an Avro block, after its one record."""
     path = next(iter(folder(root).glob("views/iceberg/*/*-list.avro")))
     data = path.read_bytes()
     sync = data[-16:]
@@ -584,7 +584,7 @@ def behind_the_rows_of_a_block(root):
 
 
 def in_a_page_of_negative_size(root):
-    """Who adds it up stands still."""
+    """A sum of them does not advance."""
     path = objects(root)["small"]
     data = path.read_bytes()
     path.write_bytes(data[:4] + bytes([0x15, 0, 0x15, 0, 0x15, 13, 0]) + data[11:])
@@ -668,7 +668,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_what_is_planted_makes_it_fail(erased, copied, plant, monkeypatch):
-    """S60: each place, by the file that holds it."""
+    """S60: each place, by the file that contains it."""
     if plant is as_a_bomb:
         monkeypatch.setattr(verify_erasure, "MOST", 1 << 26)
     plant(copied)
@@ -684,8 +684,8 @@ def test_what_is_planted_makes_it_fail(erased, copied, plant, monkeypatch):
 
 
 def test_names_that_the_receipt_does_not_list_make_it_fail(erased, copied):
-    """H-E10: one that came later can be told from those the receipt lists; a key that is listed as
-    a name is a problem anywhere else.
+    """H-E10: one that came later can be distinguished from those that the receipt lists; a key that
+    is listed as a name is a problem anywhere else.
     """
     log = Log.open(str(copied))
     log.append([{"key": "dave", "value": b"x"}], producer=(KEY.decode(), 1))
@@ -706,7 +706,7 @@ def test_a_key_that_is_a_name_is_a_problem_elsewhere(erased, copied):
 
 
 def test_keys_are_searched_for_in_raw_bytes(erased, copied):
-    """S60: as words, in whatever holds them; values of others that mention one, too."""
+    """S60: as words, in whatever contains them; also values of others that mention one."""
     log = Log.open(str(copied))
     log.append([{"key": "dave", "value": b"a friend of " + KEY + b", he said"}])
     assert verified(copied, erased).problems == []
@@ -716,7 +716,7 @@ def test_keys_are_searched_for_in_raw_bytes(erased, copied):
 
 
 def test_a_wrong_secret_and_a_wrong_folder_are_told(erased, tmp_path):
-    """S60: with either nothing would be found, and all would seem well."""
+    """S60: with either nothing would be found, and everything would seem fine."""
     with pytest.raises(ValueError, match="not the secret of this receipt"):
         verified(erased[0], erased, secret="ab" * 32)
     assert verified(tmp_path, erased).problems == [
@@ -733,13 +733,13 @@ def test_a_wrong_secret_and_a_wrong_folder_are_told(erased, tmp_path):
 
 
 def test_a_footer_has_no_field_twice():
-    """S60: who reads it sees the last one alone."""
+    """S60: a reader sees only the last one."""
     with pytest.raises(Unexplained, match="twice"):
         thrift(b"\x18\x01A\x08\x02\x01B\x00", 0)
 
 
 def test_lists_of_several_pages_are_sound(erased, copied):
-    """S60: pages of headers and of lists in lists hold whole records, and are written anew."""
+    """S60: pages of headers and of nested lists contain whole records, and are rewritten."""
     an_orphan_of(copied, LISTS, **SMALL_PAGES)
     assert verified(copied, erased).problems == []
     kind = pa.struct(
@@ -765,8 +765,8 @@ ORDINARY = {
 @pytest.mark.parametrize("schema", [None, TEXTS], ids=["bytes", "texts"])
 @pytest.mark.parametrize("gone", ORDINARY.values(), ids=ORDINARY)
 def test_an_ordinary_log_is_sound(tmp_path, schema, gone):
-    """S60: statistics of texts and of nulls are what rows make; that a value of another record, a
-    later one, a partition's number or a version equals a key is no trace.
+    """S60: statistics of texts and of nulls are what rows produce; that a value of another record,
+    a later one, a partition's number or a version equals a key is not a trace.
     """
     clock = ManualClock(now_ms=1_700_000_000_000)
     config = {"delete.retention.ms": 0}
@@ -795,8 +795,8 @@ def test_an_ordinary_log_is_sound(tmp_path, schema, gone):
 
 
 def test_a_log_whose_keys_are_one_byte_is_sound(tmp_path):
-    """S60: such a byte stands in bitmaps, and in hexadecimal in documents, whatever the keys are;
-    each checkpoint of its view is what its rows make, and folders may be empty.
+    """S60: such a byte is in bitmaps, and in hexadecimal in documents, whatever the keys are; each
+    checkpoint of its view is what its rows produce, and folders may be empty.
     """
     clock = ManualClock(now_ms=1_700_000_000_000)
     schema = {"key": pa.bool_(), "value": pa.string()}
@@ -822,7 +822,7 @@ def test_a_log_whose_keys_are_one_byte_is_sound(tmp_path):
 
 
 def test_what_a_writer_of_a_deleted_log_leaves_is_sound(tmp_path):
-    """S60: an append that meets another log takes its object back; folders stay."""
+    """S60: an append that finds another log deletes its object; folders stay."""
     clock = ManualClock(now_ms=1_700_000_000_000)
     config = {"delete.retention.ms": 0}
     old = Log.create(str(tmp_path), 1, config, clock=clock, ids=SeededIds(1))
@@ -843,7 +843,7 @@ def test_what_a_writer_of_a_deleted_log_leaves_is_sound(tmp_path):
 
 
 def test_later_records_of_a_key_are_counted(erased, copied):
-    """S59: they are not covered, and no problem."""
+    """S59: they are not covered, and not a problem."""
     Log.open(str(copied)).append([{"key": KEY, "value": "again"}])
     found = verified(copied, erased)
     assert (found.problems, found.later) == ([], 1)

@@ -38,7 +38,9 @@ def flipped(data):
 
 
 def test_replaced_objects_are_verified_while_a_version_needs_them(log, store, clock):
-    """S27: who planned at an older version reads them until their delay is over; not longer."""
+    """S27: a reader that planned at an older version reads them until their delay is over; not
+    longer.
+    """
     Cleaner(log).run_once(force=True)
     path, *others = [released.path for released in log.handle.manifest().released]
     assert others
@@ -58,7 +60,7 @@ def test_replaced_objects_are_verified_while_a_version_needs_them(log, store, cl
 
 
 def test_replaced_bitmaps_are_verified_while_a_version_needs_them(log, store, monkeypatch):
-    """FORMAT.md §5.4: a later bitmap takes the place of one that an older version needs."""
+    """FORMAT.md §5.4: a later bitmap replaces one that an older version needs."""
     monkeypatch.setattr(chunks, "INLINE_BYTES_MAX", 0)
     log.append([{"key": k, "value": "3"} for k in "cde"], partition=0)
     log.roll()
@@ -76,7 +78,7 @@ def test_replaced_bitmaps_are_verified_while_a_version_needs_them(log, store, mo
 
 @pytest.mark.parametrize("rows_max", [1 << 24, 1])
 def test_a_key_stands_once_below_the_first_dirty_offset(log, store, monkeypatch, rows_max):
-    """S20, S21: what a pass says it has cleaned, it has; in one round and in several."""
+    """S20, S21: what a pass claims to have cleaned is clean; in one round and in several."""
     monkeypatch.setattr(verify, "ROWS_MAX", rows_max)
     assert findings(store) == []
     log.handle.commit(lambda *_: Edit(first_dirty={1: 2}), operation="clean")

@@ -1,6 +1,4 @@
-"""The columns of heads: rows before the rest, and the documents that hold the rest (FORMAT.md
-§3.4).
-"""
+"""The columns of heads: rows first, and the documents that contain the rest (FORMAT.md §3.4)."""
 
 import json
 from dataclasses import replace
@@ -47,7 +45,7 @@ def counted():
 
 @given(st.lists(CHANGES, max_size=12), st.data())
 def test_rows_go_before_the_rest(changes, data):
-    """As in lists of numbers; also where the rest takes many rows in."""
+    """As in lists of numbers; also if the rest absorbs many rows."""
     columns, expected = ZEROS, [[0] * COUNT for _ in COLUMNS]
     for changed in changes:
         columns = columns.with_rows(changed)
@@ -106,7 +104,7 @@ def test_a_document_costs_as_much_as_the_heads_that_need_it(counted):
 
 
 def test_few_partitions_and_large_changes_need_no_document(counted):
-    """All columns stand in the head: of 256 partitions always, of more where a quarter changes."""
+    """All columns are in the head: for 256 partitions always, for more if a quarter changes."""
     new_id = SeededIds(1).new_id
 
     def held(count, changed):
@@ -133,7 +131,7 @@ def test_who_was_not_there_reads_the_document(counted):
 
 
 def test_nothing_is_asked_of_columns_that_were_not_read(counted):
-    """A bug would show, not be a wrong number."""
+    """A bug would be noticed, not be a wrong number."""
     after = ZEROS.with_rows({3: (7,) * len(COLUMNS)})
     held = with_rest(counted, ZEROS, after, version=5, new_id=SeededIds(1).new_id)
     with pytest.raises(AssertionError, match="were not read"):
@@ -142,7 +140,7 @@ def test_nothing_is_asked_of_columns_that_were_not_read(counted):
 
 @pytest.mark.parametrize("junk", [None, "x", 1.5, True, [], {}, [None], [-1], [COUNT], [1, 1, 1]])
 def test_a_head_of_some_columns_that_is_wrong(junk, counted):
-    """Each field in turn, of the reference, too."""
+    """Each field in turn, including those of the reference."""
     after = ZEROS.with_rows({3: (7,) * len(COLUMNS), 5: (8,) * len(COLUMNS)})
     held = with_rest(counted, ZEROS, after, version=5, new_id=SeededIds(1).new_id)
     sound = columns_to_json(held)
@@ -188,7 +186,7 @@ def test_numbers_that_no_document_holds_are_corruption():
 
 
 def test_what_is_written_of_10_000_partitions_is_within_what_is_allowed():
-    """FORMAT.md §2: a document of the most that a log may have."""
+    """FORMAT.md §2: a document with the maximum that a log may have."""
     array = np.full((len(COLUMNS), 1 << 16), (1 << 63) - 1)
     body = {"version": 1, "partitions": columns_module._columns_json(array)}
     assert len(documents.body_json(body)) < documents.BODY_BYTES_MAX["columns"]

@@ -1,4 +1,6 @@
-"""Commits as documents: they come back whole, and nothing damaged passes (FORMAT.md §3.1)."""
+"""Commits as documents: they are restored in full, and nothing damaged is accepted (FORMAT.md
+§3.1).
+"""
 
 import copy
 from dataclasses import replace
@@ -56,7 +58,7 @@ def test_a_commit_comes_back(store):
 
 @given(any_edits(), st.booleans())
 def test_an_edit_comes_back_inline_and_from_a_document(edit, aside):
-    """FORMAT.md §3.3: `edit_at` is read with one request more."""
+    """FORMAT.md §3.3: `edit_at` is read with one more request."""
     store = open_store(f"memory://{_names.new_id()}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commits, "INLINE_EDIT_BYTES_MAX", 0 if aside else 1 << 30)
@@ -100,7 +102,7 @@ def test_a_commit_under_another_name_is_corruption(store):
 
 @pytest.mark.parametrize("carried", [(), (3, 5), (4, 3, 5), (3, 4), (5, 5)])
 def test_a_commit_that_readers_could_not_use_is_never_made(store, carried):
-    """FORMAT.md §3.1: an even version carries the one before it, without gap, up to its parent."""
+    """FORMAT.md §3.1: an even version carries the one before it, without gaps, up to its parent."""
     six = commit_six(store)
     made = {v: replace(six.earlier[0], version=v, commit_id=f"{v:032x}") for v in (3, 4, 5)}
     with pytest.raises(CorruptionError, match="would carry the edits of versions"):
@@ -110,14 +112,14 @@ def test_a_commit_that_readers_could_not_use_is_never_made(store, carried):
 
 
 def test_another_kind_under_the_name_is_corruption(store):
-    """A snapshot, say."""
+    """A snapshot, for example."""
     store.put(PATH, encode("snapshot", {}))
     with pytest.raises(CorruptionError, match="kind='snapshot'"):
         read_commit(store, 6)
 
 
 def test_a_commit_of_a_newer_format_is_refused(store):
-    """With the way out."""
+    """With the remedy."""
     data = encode_commit(commit_six(store)).replace(b'"format":1', b'"format":2')
     store.put(PATH, data)
     with pytest.raises(UnsupportedFormatError, match="upgrade clog"):
@@ -125,7 +127,7 @@ def test_a_commit_of_a_newer_format_is_refused(store):
 
 
 def test_a_missing_commit_is_not_found(store):
-    """Not yet, or no longer there: the caller knows."""
+    """Not there yet, or no longer: the caller knows."""
     with pytest.raises(FileNotFoundError):
         read_commit(store, 6)
 
@@ -164,7 +166,7 @@ def test_an_edit_elsewhere_is_corruption(store, path):
 
 
 def test_an_edit_document_that_was_cut_is_corruption(store, monkeypatch):
-    """Its envelope tells, whatever `bytes` says."""
+    """Its envelope shows it, whatever `bytes` says."""
     monkeypatch.setattr(commits, "INLINE_EDIT_BYTES_MAX", 0)
     record = EditRecord(1, "c" * 32, 1, "x", stored_edit(store, Edit(start={0: 1}), commit_id="c"))
     path = record.stored["edit_at"]["path"]

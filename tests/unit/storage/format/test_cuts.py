@@ -55,7 +55,7 @@ JSON = {
 
 
 def test_they_are_carried_from_head_to_head():
-    """Null takes one away; what is kept bounds what may expire."""
+    """Null removes one; what is kept limits what may expire."""
     head = advance(HEAD, GIVEN, version=8, time_ms=9)
     head = advance(head, Edit(members={A: "memory://c"}), version=9, time_ms=9)
     assert (head.members, head.lowest_needed()) == ({B: "memory://b", A: "memory://c"}, 3)

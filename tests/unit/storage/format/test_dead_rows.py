@@ -1,4 +1,4 @@
-"""Bitmaps of dead rows: their bytes, and what readers make of them (FORMAT.md §5.4)."""
+"""Bitmaps of dead rows: their bytes, and how readers use them (FORMAT.md §5.4)."""
 
 import zlib
 from dataclasses import replace
@@ -84,7 +84,7 @@ def test_a_long_bitmap_is_a_file(store):
     ],
 )
 def test_a_damaged_bitmap_is_corruption(store, dead, rows):
-    """Length, sum, stream, number of bits, bits beyond the rows: never rows that live again."""
+    """Length, checksum, stream, number of bits, bits beyond the rows: dead rows never reappear."""
     store.put("data/a.dead", PACKED)
     with pytest.raises(CorruptionError):
         read_bitmap(store, dead, rows)
@@ -130,7 +130,7 @@ def test_nobody_reads_dead_rows(marked):
 
 
 def test_a_part_of_a_marked_chunk_is_read(marked):
-    """Its bitmap counts from the chunk's first row: any cut delivers what the whole would, and a
+    """Its bitmap counts from the chunk's first row: any division yields what the whole would, and a
     chunk's bitmap is fetched once for all its parts.
     """
     manifest = marked.handle.manifest()
@@ -146,8 +146,8 @@ def test_a_part_of_a_marked_chunk_is_read(marked):
 
 
 def test_sizes_are_those_of_what_lives(marked):
-    """Records and bytes of segments, and with them the dirty ratio and retention by size (S13,
-    S32): bytes by the share of the rows.
+    """Records and bytes of segments, and therefore the dirty ratio and retention by size (S13,
+    S32): bytes in proportion to the rows.
     """
     (sealed, _) = marked.segments(0)
     assert (sealed.records, sealed.dead_rows) == (26, 14)
@@ -168,8 +168,8 @@ def test_an_older_version_reads_as_it_did(marked):
 
 
 def test_what_a_bitmap_must_not_be(marked):
-    """FORMAT.md §5.4: it keeps the rows and the time of the one before, leaves a row, is for a
-    sealed chunk that is there.
+    """FORMAT.md §5.4: it keeps the rows and the time of the earlier one, leaves a row, and is for
+    an existing sealed chunk.
     """
     marked.append([{"key": "a", "value": "b"}, {"key": "a", "value": "b"}], partition=0)
     first, _, active = chunks_of(marked)

@@ -1,4 +1,4 @@
-"""Documents: what is written is read back, and nothing else is believed (FORMAT.md §2)."""
+"""Documents: what is written is read back, and nothing else is trusted (FORMAT.md §2)."""
 
 import json
 import random
@@ -23,7 +23,7 @@ _BODIES = st.dictionaries(
 
 
 def _document(stored: bytes, **changes: object) -> bytes:
-    """A document whose envelope agrees with its body but for the changes."""
+    """A document whose envelope agrees with its body except for the changes."""
     envelope = {
         "clog": "page",
         "format": 1,
@@ -42,7 +42,7 @@ def test_a_body_comes_back(body):
 
 @pytest.mark.parametrize("length", [COMPRESS_ABOVE_BYTES, COMPRESS_ABOVE_BYTES + 1, 10**6])
 def test_large_bodies_are_compressed(length):
-    """Above 4 KiB a body is one zlib stream; it comes back either way."""
+    """Above 4 KiB a body is one zlib stream; it is restored either way."""
     body = {"x": "a" * (length - len(body_json({"x": ""})))}
     data = encode("page", body)
     assert (b'"json+zlib"' in data) == (length > COMPRESS_ABOVE_BYTES) == (len(data) < length)
@@ -50,7 +50,7 @@ def test_large_bodies_are_compressed(length):
 
 
 def test_the_bytes_of_a_document_are_pinned():
-    """The envelope is one line of JSON, a line feed, the body; the sum is XXH3-128 in hex."""
+    """The envelope is one line of JSON, a line feed, the body; the checksum is XXH3-128 in hex."""
     assert encode("block", {"block": 0, "ids": {"0": "ä"}}).decode() == (
         '{"clog":"block","format":1,"bytes":28,'
         '"xxh3_128":"aa45bb3645d1d3c17a58c5c0a791ae2c","encoding":"json"}\n'
@@ -71,7 +71,7 @@ def test_every_flipped_bit_is_found(size):
 
 
 def test_every_truncation_is_found():
-    """At each length, and any byte too many."""
+    """At each length, and with any extra byte."""
     data = encode("page", {"rows": list(range(40))})
     for length in range(len(data)):
         with pytest.raises(CorruptionError):
@@ -82,7 +82,7 @@ def test_every_truncation_is_found():
 
 @given(st.binary(max_size=200))
 def test_noise_is_corruption_and_nothing_else(noise):
-    """Whatever the bytes, the error is ours."""
+    """Whatever the bytes, it is a clog error."""
     with pytest.raises((CorruptionError, UnsupportedFormatError)):
         decode("commit", noise, where="x")
 
@@ -113,7 +113,7 @@ def test_a_format_that_is_no_positive_integer_is_corruption(number):
     [b"", b"[]", b"7", b"null", b"{", b'{"a":}', b"\xff\xfe", b'{"a":' + b"9" * 5000 + b"}"],
 )
 def test_a_body_that_is_no_json_object_is_corruption(stored):
-    """Even when its sum agrees."""
+    """Even if its checksum agrees."""
     with pytest.raises(CorruptionError):
         decode("page", _document(stored), where="x")
 
@@ -128,9 +128,7 @@ def test_deep_json_is_corruption():
 
 
 def test_a_body_that_cannot_be_written_again():
-    """Fields of others may be nested as deeply as can be read, and a writer needs more of the
-    stack.
-    """
+    """Fields of others may be nested as deeply as can be read, and a writer needs more stack."""
     deep = []
     for _ in range(100_000):
         deep = [deep]
@@ -149,8 +147,8 @@ def test_a_body_that_inflates_without_bound_is_refused(monkeypatch):
 
 
 def test_what_is_written_can_be_read(monkeypatch):
-    """A body that would inflate beyond what readers allow is stored as it is; one that is longer
-    than its kind may be is refused (FORMAT.md §2).
+    """A body that would inflate beyond what readers allow is stored uncompressed; one that is
+    longer than its kind may be is refused (FORMAT.md §2).
     """
     body = {"a": "x" * (documents.RATIOS[0][0] + 1)}
     data = encode("page", body)
@@ -198,7 +196,7 @@ def test_a_page_is_no_longer_than_a_commit():
     [b"{}", zlib.compress(b"{}")[:-1], zlib.compress(b"{}") + b"more", zlib.compress(b"{}") * 2],
 )
 def test_a_body_is_one_zlib_stream(stored):
-    """No stream, a cut one, one with something behind it."""
+    """No stream, a truncated one, one with something after it."""
     with pytest.raises(CorruptionError):
         decode("page", _document(stored, encoding="json+zlib"), where="x")
 
@@ -210,8 +208,27 @@ def test_an_unknown_encoding_is_refused(encoding):
         decode("page", _document(b"{}", encoding=encoding), where="x")
 
 
+def test_a_document_that_is_longer_than_its_name_says(store):
+    """What refers to it has its size: one byte more is found, whatever the envelope says."""
+    data = encode("page", {"rows": []})
+    store.put("pages/x", data)
+    assert documents.get(store, "page", "pages/x", len(data)) == {"rows": []}
+    store.put("pages/x", data + b" ")
+    with pytest.raises(CorruptionError, match=f"has more than {len(data)} bytes"):
+        documents.get(store, "page", "pages/x", len(data))
+
+
+@pytest.mark.parametrize("value", [7, None, True, ["a"]])
+def test_a_text_among_many_that_is_none_is_refused(value):
+    """As where it stands alone."""
+    texts = documents.seq(documents.TEXT)
+    assert texts.read(["a", "b"]) == ("a", "b")
+    with pytest.raises(TypeError, match="expected text"):
+        texts.read(["a", value])
+
+
 def test_unknown_fields_of_the_envelope_are_ignored():
-    """FORMAT.md §2: what may not be ignored is announced elsewhere."""
+    """FORMAT.md §2: what must not be ignored is announced elsewhere."""
     assert json.loads(b"{}") == decode("page", _document(b"{}", colour="red"), where="x")
 
 

@@ -1,4 +1,4 @@
-"""Edits as JSON: every shape comes back, and what contradicts FORMAT.md §3.2 is corruption."""
+"""Edits as JSON: every shape is restored, and what contradicts FORMAT.md §3.2 is corruption."""
 
 import copy
 import json
@@ -43,7 +43,7 @@ def test_an_empty_edit_is_an_empty_object():
 
 
 def test_unknown_keys_are_ignored():
-    """FORMAT.md §2: what a reader may not ignore is announced in the features."""
+    """FORMAT.md §2: what a reader must not ignore is announced in the features."""
     value = {"colour": {"red": 1}, "orphan_floor": 3}
     assert edit_from_json(value, version=1) == Edit(orphan_floor=3)
 
@@ -87,7 +87,7 @@ def _full() -> dict:
 
 
 def test_the_full_edit_is_sound():
-    """What the tests below damage is right before."""
+    """What the tests below damage is valid before."""
     edit = edit_from_json(_full(), version=9)
     assert edit.add is not None
     assert edit.replace
@@ -112,7 +112,7 @@ def _at(value, place):
 
 @pytest.mark.parametrize("junk", [None, "x", 1.5, True, [], {}, -(10**30)], ids=repr)
 def test_a_value_of_a_wrong_type_is_never_another_error(junk):
-    """Each value in turn: the edit is read, or it is corruption, never a KeyError or so."""
+    """Each value in turn: the edit is read, or it is corruption, never a KeyError or similar."""
     for place in _places(_full()):
         value = _full()
         _at(value, place)[place[-1]] = junk
@@ -123,7 +123,7 @@ def test_a_value_of_a_wrong_type_is_never_another_error(junk):
 
 
 def test_a_missing_value_is_corruption_unless_it_is_a_whole_part():
-    """Inside a part nothing is optional but `segments`, `append_time_ms`, `index`, `forced`,
+    """Within a part nothing is optional but `segments`, `append_time_ms`, `index`, `forced`,
     `participants`, positions, whose fields are logs and names, and `mark`.
     """
     optional = {"segments", "append_time_ms", "index", "positions", "c" * 32}
@@ -147,7 +147,7 @@ def test_a_missing_value_is_corruption_unless_it_is_a_whole_part():
     "path", ["/etc/passwd", "../x", "data/../../x", "data//x", "", "s3://other/x", 7, None]
 )
 def test_paths_that_leave_the_root_are_corruption(path):
-    """FORMAT.md §1, in every place of an edit that holds a path."""
+    """FORMAT.md §1, in every place of an edit that contains a path."""
     value = _full()
     at_path = {
         "epoch": 0,
@@ -174,7 +174,7 @@ def test_pages_of_writers_that_cannot_be(damage):
     """FORMAT.md §3.2, §4: places ascend, a tree has 8 levels above the lowest."""
     value = {"path": "pages/x.json", "bytes": 9, "count": 2, "level": 8, "left": [0, 3]}
     assert edit_from_json({"older_writers": value}, version=9).older_writers.left == (0, 3)
-    with pytest.raises(CorruptionError, match=r"places|level|below 0"):
+    with pytest.raises(CorruptionError, match=r"places|level|0 or above"):
         edit_from_json({"older_writers": value | damage}, version=9)
 
 
@@ -195,7 +195,7 @@ def test_chunks_that_do_not_add_up_to_their_object_are_corruption():
 
 
 def test_a_chunk_that_reaches_beyond_its_object_is_corruption():
-    """A replacement may refer to part of an object, not to more than all of it."""
+    """A replacement may refer to part of an object, but not to more than all of it."""
     value = _full()
     value["replace"][0]["objects"][0]["chunks"]["row"][0] += 1
     with pytest.raises(CorruptionError, match="rows"):
@@ -224,7 +224,7 @@ def test_a_large_edit_keeps_integers_exact():
 
 
 def test_the_format_names_each_field():
-    """FORMAT.md §3.2 to §3.4, §4: who reads without this code needs the names that are stored."""
+    """FORMAT.md §3.2 to §3.4, §4: a reader without this code needs the stored names."""
     text = (Path(__file__).parents[4] / "storage" / "FORMAT.md").read_text()
     heads = {f.name for f in fields(Head)} - {"extra"}
     columns = {*CHUNKS.write([]), *OBJECTS.write([]), *COLUMNS}

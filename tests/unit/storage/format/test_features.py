@@ -1,4 +1,4 @@
-"""Names of features: the registry, and the lists in which they stand (FORMAT.md §0)."""
+"""Names of features: the registry, and the lists that contain them (FORMAT.md §0)."""
 
 import re
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_each_section_is_there():
     ],
 )
 def test_a_name_is_added_once_and_never_moves(more, both):
-    """In the order of the edit, whichever list it stands in already."""
+    """In the order of the edit, whichever list already contains it."""
     assert FeatureNames(("a", "b"), ("c",)).with_added(more) == both
 
 

@@ -1,4 +1,4 @@
-"""Heads: each is the one before and the edit, or corruption (FORMAT.md §3.4)."""
+"""Heads: each is its predecessor and the edit, or corruption (FORMAT.md §3.4)."""
 
 import copy
 import json
@@ -136,7 +136,7 @@ def test_start_offsets_only_rise():
 
 
 def test_changed_is_the_version_of_the_last_change_that_is_no_append():
-    """COMMIT.md §2: by it alone a planned clean knows that it must look again."""
+    """COMMIT.md §2: only by this does a planned clean know that it must look again."""
     manifest = _filled(rolls=True)
     assert _step(manifest, Edit(start={0: 0})).partitions.changed == (3, 0)
     assert _step(manifest, Edit(drop={1: 0})).partitions.changed == (0, 3)
@@ -155,7 +155,7 @@ def test_coalescing_the_active_segment_changes_its_chunks_alone():
 
 @pytest.mark.parametrize("tiles", [None, ((0, 6, 1),)])
 def test_a_replacement_is_sealed_or_active_never_both(tiles):
-    """FORMAT.md §3.3: nor may one retile the active segment."""
+    """FORMAT.md §3.3: nor may one change the tiles of the active segment."""
     manifest = _filled(rolls=True)
     (r,) = clean_edit(manifest, 1, "c" * 32).replace
     with pytest.raises(CorruptionError, match=r"\[0, 6\) changes sealed segments and the active"):
@@ -163,7 +163,7 @@ def test_a_replacement_is_sealed_or_active_never_both(tiles):
 
 
 def test_segments_are_dropped_below_the_start_only():
-    """FORMAT.md §3.2: what can be read stays."""
+    """FORMAT.md §3.2: what is readable stays."""
     manifest = applied(_filled(rolls=True), Edit(start={0: 2}))
     assert _step(manifest, Edit(drop={0: 2}))
     assert _step(manifest, Edit(start={1: 3}, drop={1: 3}))
@@ -213,7 +213,7 @@ def test_a_roll_of_an_empty_segment_contradicts_the_format():
     ],
 )
 def test_partitions_that_do_not_exist_contradict_the_format(edit):
-    """Negative ones too: they are no index from the end."""
+    """Negative ones too: they are not an index from the end."""
     with pytest.raises(CorruptionError, match="of a log that has 2"):
         _step(fresh_manifest(), edit)
 
@@ -237,7 +237,7 @@ def test_the_most_recent_writer_is_last():
 
 
 def test_writers_leave_for_pages_after_others_came():
-    """FORMAT.md §3.2: places are those of the list with the edit's own writers in it."""
+    """FORMAT.md §3.2: places are those of the list that includes the edit's own writers."""
     head = fresh_manifest().head
     page = PageRef("pages/x.json", 9, 2)
     by = tuple(AppendedBy(WriterEntry(name, "txn", None, 1, None, 1)) for name in "abcd")
@@ -251,7 +251,7 @@ def test_writers_leave_for_pages_after_others_came():
 
 
 def test_an_unknown_read_feature_is_refused():
-    """FORMAT.md §4: with the way out; a write feature alone is none of a reader's business."""
+    """FORMAT.md §4: with the remedy; a write feature alone does not concern a reader."""
     value = head_to_json(fresh_manifest().head)
     value["log"]["features"]["write"] = ["ink"]
     assert head_from_json(value, where="x").log.features.write == ("ink",)
@@ -288,7 +288,9 @@ def test_columns_have_as_many_entries_as_partitions(length, name):
 
 
 def test_times_are_reset_beside_empty_active_segments_alone():
-    """FORMAT.md §3.2: else the head would hold times that it cannot tell apart; all is changed."""
+    """FORMAT.md §3.2: otherwise the head would hold times that it cannot distinguish; all is
+    changed.
+    """
     manifest = applied(fresh_manifest(), append_edit(fresh_manifest(), {0: 1}, "a" * 32))
     with pytest.raises(CorruptionError, match="active segment that is not empty"):
         advance(manifest.head, Edit(reset_times=True), version=2, time_ms=1)

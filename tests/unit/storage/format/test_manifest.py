@@ -1,4 +1,4 @@
-"""Manifests: what an edit makes of one, and which edits contradict it (FORMAT.md §3)."""
+"""Manifests: the effect of an edit on one, and which edits contradict it (FORMAT.md §3)."""
 
 from dataclasses import replace
 
@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format.chunks import Chunk, ChunkHorizon, Released, Replacement, Uncleanable
+from clog.storage.format.chunks import (
+    Chunk,
+    ChunkHorizon,
+    ChunkMask,
+    Released,
+    Replacement,
+    Uncleanable,
+)
 from clog.storage.format.commits import Edit
 from clog.storage.format.documents import NONE
 from clog.storage.format.manifest import SegmentPage
@@ -46,7 +53,7 @@ def _refused(manifest, r, message):
 
 @given(histories())
 def test_the_manifest_and_the_head_say_the_same(history):
-    """Segments tile, chunks lie in order inside them, the head tells the active segment's facts."""
+    """Segments tile, chunks are in order inside them, the head has the active segment's facts."""
     manifest, edits = history
     columns = manifest.head.partitions
     assert manifest.version == len(edits)
@@ -68,7 +75,7 @@ def test_the_manifest_and_the_head_say_the_same(history):
 
 @given(histories())
 def test_what_no_chunk_refers_to_was_released(history):
-    """FORMAT.md §6: each object that ever came in is referred to, or released once."""
+    """FORMAT.md §6: each object that was ever added is referred to, or released once."""
     manifest, edits = history
     came = {c.object.path for e in edits if e.add for _, c in e.add.chunks}
     came |= {c.object.path for e in edits for r in e.replace for c in r.chunks}
@@ -97,7 +104,7 @@ def test_an_append_extends_the_active_segment():
 
 
 def test_one_append_can_roll_between_its_chunks():
-    """What comes before the chunk of the roll stays in the former segment."""
+    """What precedes the chunk of the roll stays in the former segment."""
     manifest = _manifest(1)
     one = append_edit(manifest, {0: 2}, "a" * 32).add
     (p, chunk), *_ = one.chunks
@@ -115,7 +122,7 @@ def test_start_raises_the_first_dirty_offset():
 
 
 def test_drop_takes_sealed_segments_that_end_at_or_below():
-    """One that reaches beyond stays whole; objects are released, the other partition is not."""
+    """One that extends beyond stays whole; objects are released, the other partition's are not."""
     manifest = applied(_manifest(), Edit(start={0: 5}, drop={0: 5}))
     assert _bounds(manifest, 0) == [(4, 6), (6, 8)]
     assert len(manifest.segments[1]) == 4
@@ -124,7 +131,7 @@ def test_drop_takes_sealed_segments_that_end_at_or_below():
 
 
 def test_drop_never_takes_the_active_segment():
-    """S34: it is sealed in the same edit first, and goes then."""
+    """S34: it is sealed in the same edit first, and then removed."""
     manifest = _manifest()
     assert _bounds(applied(manifest, Edit(start={0: 8}, drop={0: 8})), 0) == [(6, 8)]
     edit = Edit(start={0: 8}, seal=((0, 0),), drop={0: 8})
@@ -132,14 +139,14 @@ def test_drop_never_takes_the_active_segment():
 
 
 def test_an_object_counts_from_its_newest_release():
-    """FORMAT.md §6: dead since the newest version it was released at, listed once."""
+    """FORMAT.md §6: dead since the newest version at which it was released, listed once."""
     manifest = applied(_manifest(), Edit(start={0: 2}, drop={0: 2}))
     manifest = applied(manifest, Edit(start={0: 4, 1: 3}, drop={0: 4, 1: 3}))
     assert [(r.path[-9], r.version) for r in manifest.released] == [("1", 6), ("0", 6)]
 
 
 def test_forget_takes_from_the_list_of_released():
-    """And what was never there is no error."""
+    """And one that was never there is no error."""
     manifest = applied(_manifest(), Edit(start={0: 5}, drop={0: 5}))
     first, second = manifest.released
     after = applied(manifest, Edit(forget=(first.path, "data/other")))
@@ -177,6 +184,21 @@ def test_an_object_that_is_referred_to_again_is_not_released():
     assert after.segments[0][0].chunks == (trimmed, second)
 
 
+def test_a_mask_stays_with_as_many_rows():
+    """FORMAT.md §13: it has a bit for each row of its chunk, so one with fewer rows has none."""
+    manifest = _manifest()
+    r, mask = _replacement(manifest), ChunkMask()
+    first, second = (c for s in manifest.segments[0][:2] for c in s.chunks)
+    masked = tuple(
+        replace(s, chunks=tuple(replace(c, mask=mask) for c in s.chunks))
+        for s in manifest.segments[0]
+    )
+    fewer = replace(first, rows=1, size_bytes=20)
+    manifest = replace(manifest, segments=(masked, *manifest.segments[1:]))
+    after = applied(manifest, Edit(replace=(replace(r, chunks=(fewer, second)),)))
+    assert [c.mask for c in after.segments[0][0].chunks] == [None, mask]
+
+
 def test_coalescing_keeps_segments_as_they_are():
     """Without tiles a replacement changes chunks alone; also in the active segment."""
     manifest = _manifest(3, rolls=False)
@@ -205,7 +227,7 @@ def test_a_replacement_in_the_active_segment_keeps_every_record():
     (chunk,) = r.chunks
     for changes in ({"rows": 5}, {"size_bytes": 100}):
         lost = replace(r, chunks=(replace(chunk, **changes),))
-        _refused(manifest, lost, "it takes away 6 of 120")
+        _refused(manifest, lost, "but removes 6 of 120")
     _refused(manifest, replace(r, chunks=()), "has 0 records of 0 bytes")
 
 
@@ -245,7 +267,7 @@ def test_tiles_cover_the_range_without_gap_or_overlap(tiles):
 
 
 def test_tiles_are_of_whole_segments():
-    """A range that begins or ends inside a segment cannot be tiled anew."""
+    """A range that starts or ends within a segment cannot get new tiles."""
     manifest = applied(_manifest(3, rolls=False), Edit(seal=((0, 0),)))
     chunk = manifest.segments[0][0].chunks[1]
     r = Replacement(0, 2, 4, (chunk.identity,), (chunk,), ((2, 4, 1),))
@@ -259,7 +281,7 @@ def test_chunks_lie_in_the_range_in_order():
     (chunk,) = r.chunks
     low, high = replace(chunk, base=0, next=2), replace(chunk, base=2, next=4)
     for chunks in ((high, low), (low, low), (replace(chunk, next=5),), (replace(chunk, base=-1),)):
-        _refused(manifest, replace(r, chunks=chunks), "do not lie in order")
+        _refused(manifest, replace(r, chunks=chunks), "are not in order")
     tiles = ((0, 2, 1), (2, 4, 1))
     _refused(manifest, replace(r, segments=tiles), "do not fit the segments")
     assert applied(manifest, Edit(replace=(replace(r, chunks=(low, high), segments=tiles),)))
@@ -269,11 +291,11 @@ def test_chunks_lie_in_the_range_in_order():
 def test_a_replacement_has_a_range(base, end):
     """An empty one replaces nothing."""
     r = Replacement(0, base, end, (), ())
-    _refused(_manifest(), r, "do not lie in order|does not name exactly")
+    _refused(_manifest(), r, "are not in order|does not name exactly")
 
 
 def test_a_horizon_stamps_its_chunk():
-    """S23: nothing else of it changes."""
+    """S23: nothing else about it changes."""
     manifest = _manifest()
     chunk = manifest.segments[1][1].chunks[0]
     mark = ChunkHorizon(1, *chunk.identity, 9_000, 5)
@@ -293,12 +315,12 @@ def test_a_horizon_never_changes():
     changed = applied(manifest, Edit(horizons=(mark,)))
     for place in (changed, manifest):
         at_row = row if place is changed else row + 1
-        with pytest.raises(CorruptionError, match="has one already"):
+        with pytest.raises(CorruptionError, match="has one"):
             applied(place, Edit(horizons=(replace(mark, first_row=at_row, horizon_ms=1),)))
 
 
 def test_large_edits_compare_each_chunk_a_few_times(monkeypatch):
-    """A rebase applies the edit again: were it quadratic, the cleaner would lose every race."""
+    """A rebase applies the edit again: if it were quadratic, the cleaner would lose every race."""
     manifest = _manifest(200, rolls=False)
     (r,) = clean_edit(_manifest(200), 0, "e" * 32, count=200).replace
     marks = tuple(ChunkHorizon(1, *c.identity, 9, 1) for c in manifest.segments[1][0].chunks)
@@ -311,7 +333,7 @@ def test_large_edits_compare_each_chunk_a_few_times(monkeypatch):
 
 
 def test_the_steps_of_removed_tombstones_stay_few():
-    """S41: a step that a newer and higher one answers for is left out."""
+    """S41: a step that is covered by a newer and higher one is left out."""
     manifest = _manifest()
     for removed in ({0: 5, 1: 1}, {0: 3}, {1: 0}, {0: 3}, {0: 4}):
         manifest = applied(manifest, Edit(tombstones_removed=removed))
@@ -343,7 +365,7 @@ def test_the_order_of_an_edit_is_that_of_the_format():
 
 
 def test_paged_ranges_cannot_be_changed():
-    """What an edit changes is brought in before; an append needs nothing of it."""
+    """What an edit changes is brought in before; an append needs none of it."""
     manifest = _manifest()
     page = SegmentPage("pages/x.json", 9, {0: (0, 4)})
     paged = replace(
@@ -358,7 +380,7 @@ def test_paged_ranges_cannot_be_changed():
 
 
 def test_facts_of_a_segment():
-    """Times of its records, of its commit where it has none (S11); rows without the dead ones."""
+    """Times of its records, of its commit if it has none (S11); rows without the dead ones."""
     manifest = _manifest()
     segment = manifest.segments[0][1]
     assert (segment.rows, segment.size_bytes) == (2, 40)

@@ -1,4 +1,4 @@
-"""Names under a log's root: made, parsed, and kept inside (FORMAT.md §1)."""
+"""Names below a log's root: made, parsed, and kept inside (FORMAT.md §1)."""
 
 import pytest
 from hypothesis import given
@@ -30,7 +30,7 @@ def test_names_sort_as_versions(one, other):
 
 @given(VERSIONS)
 def test_versions_and_stamps_are_read_from_names(version):
-    """And only from names of the right form."""
+    """And only from names of the valid form."""
     assert documents.version_of(documents.commit_path(version)) == version
     assert documents.version_of(documents.snapshot_path(version)) == version
     assert documents.stamp_of(documents.data_path(version, "0" * 32)) == version
@@ -47,7 +47,7 @@ def test_versions_and_stamps_are_read_from_names(version):
     ],
 )
 def test_other_names_have_no_version(path):
-    """What lies there by accident is no commit."""
+    """A stray file is not a commit."""
     assert documents.version_of(path) is None
 
 
@@ -61,7 +61,7 @@ def test_other_names_have_no_version(path):
     ],
 )
 def test_other_names_have_no_stamp(path):
-    """The sweep takes nothing for a data object that is none."""
+    """The sweep takes nothing for a data object that is not one."""
     assert documents.stamp_of(path) is None
 
 
@@ -76,7 +76,7 @@ def test_a_block_is_named_by_its_first_version(version, first):
 
 @pytest.mark.parametrize("path", ["data/x", "pages/x.json", "a", "a/b/c", "..a/b", "a./..b"])
 def test_paths_under_the_root_pass(path):
-    """Dots inside a name are no way out."""
+    """Dots within a name do not leave the root."""
     assert PATH.read(path) == path
 
 

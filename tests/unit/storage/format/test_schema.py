@@ -41,7 +41,7 @@ def evolve(**changes):
 
 
 def test_a_schema_is_its_document():
-    """FORMAT.md §12.1: nothing is lost, and the schema of bytes is none."""
+    """FORMAT.md §12.1: nothing is lost, and the schema of bytes is not one of them."""
     assert schema_from_json(schema_to_json(SCHEMA)) == SCHEMA
     assert schema_from_json(dict(BYTES)) is None
     assert schema_to_json(SCHEMA)["key"]["fields"][1] == {"name": "b", "id": 17, "type": "string"}
@@ -77,7 +77,7 @@ def test_a_schema_is_its_document():
     ],
 )
 def test_what_the_format_does_not_allow_is_refused(break_it):
-    """FORMAT.md §12.1: a reader refuses it, each for itself."""
+    """FORMAT.md §12.1: a reader refuses each of them."""
     document = schema_to_json(SCHEMA)
     break_it(document)
     with pytest.raises((ValueError, KeyError, TypeError)):
@@ -85,7 +85,7 @@ def test_what_the_format_does_not_allow_is_refused(break_it):
 
 
 def test_a_schema_is_bounded():
-    """FORMAT.md §12.1: 1000 fields, 8 deep: a reader must not be made to recurse for ever."""
+    """FORMAT.md §12.1: 1000 fields, 8 deep: a reader must not be made to recurse endlessly."""
     wide = {"key": pa.string(), "value": pa.struct([(f"f{i}", pa.int8()) for i in range(999)])}
     with pytest.raises(InvalidInputError, match="1001 fields; allowed: 1000"):
         schema_of(wide)
@@ -108,7 +108,9 @@ def test_bytes_of_fixed_width_are_few():
     """They take their width in memory for each row that is read, null or not."""
     for width in (1, 1024):
         schema_of({"key": pa.string(), "value": pa.binary(width)})
-    with pytest.raises(InvalidInputError, match=r"fixed\(1025\), which .* null or not; up to 1024"):
+    with pytest.raises(
+        InvalidInputError, match=r"fixed\(1025\), which .* even for null; at most 1024"
+    ):
         schema_of({"key": pa.string(), "value": pa.list_(pa.binary(1025))})
 
 
@@ -137,9 +139,9 @@ def test_what_may_follow():
     ("changes", "message"),
     [
         ({}, "nothing to evolve"),
-        ({"add": {"value.n": pa.int8()}}, "value.n cannot be added: it is there already"),
-        ({"add": {"key.c": pa.int8()}}, "the fields of a key are what tells keys apart"),
-        ({"add": {"value.l.x": pa.int8()}}, "l is list, no struct"),
+        ({"add": {"value.n": pa.int8()}}, "value.n cannot be added: it already exists"),
+        ({"add": {"key.c": pa.int8()}}, "an additional field would be a different key"),
+        ({"add": {"value.l.x": pa.int8()}}, "l is list, not a struct"),
         ({"add": {"value.x.y": pa.int8()}}, "value.x is not in the schema; value has the fields n"),
         ({"add": {"note": pa.int8()}}, 'write "value.note"'),
         ({"add": {"value.x": pa.duration("s")}}, "Parquet does not store as it is; use int64"),
@@ -148,7 +150,7 @@ def test_what_may_follow():
         ({"widen": {"value.n": pa.int32()}}, "value.n is int32 and cannot become int32"),
         ({"widen": {"value.n": pa.uint64()}}, "cannot become uint64"),
         ({"widen": {"value.n": pa.float64()}}, "cannot become float64"),
-        ({"widen": {"value.d": pa.decimal128(9, 3)}}, "more digits with the same scale"),
+        ({"widen": {"value.d": pa.decimal128(9, 3)}}, "more digits and the same scale"),
         ({"widen": {"key.b": pa.binary()}}, "it cannot be widened"),
         ({"relax": ["value.x"]}, "value.x is not in the schema"),
     ],
@@ -211,5 +213,5 @@ def test_bytes_get_no_schema():
     """What is stored as bytes cannot be read as anything else."""
     with pytest.raises(CorruptionError):
         check_evolution(None, SCHEMA)
-    with pytest.raises(InvalidInputError, match="has no schema that could evolve"):
+    with pytest.raises(InvalidInputError, match="has no schema to evolve"):
         evolved(None, add={"value.x": pa.int8()}, widen={}, relax=(), url="memory://x")

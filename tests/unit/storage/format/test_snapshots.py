@@ -1,4 +1,4 @@
-"""Snapshots: manifests come back, older segments stay in few pages (FORMAT.md §4)."""
+"""Snapshots: manifests are restored, older segments stay in few pages (FORMAT.md §4)."""
 
 import copy
 from dataclasses import replace
@@ -39,13 +39,13 @@ def small_pages(monkeypatch):
 
 
 def saved(store, manifest, ids=None):
-    """The manifest as its own snapshot gives it back, pages where they are."""
+    """The manifest as its own snapshot returns it, with pages where they are."""
     write_snapshot(store, manifest, new_id=(ids or _names).new_id)
     return read_snapshot(store, manifest.version)
 
 
 def grown(manifest, appends=1, partitions=(0, 1)):
-    """The manifest after so many appends that roll."""
+    """The manifest after this many appends that roll."""
     for _ in range(appends):
         rows = dict.fromkeys(partitions, 2)
         object_id = SeededIds(manifest.version).new_id()  # as hard to compress as a real one
@@ -88,7 +88,7 @@ def test_dead_rows_come_back(store):
 
 
 def test_a_snapshot_that_is_there_stays(store):
-    """Another committer made it first: it says the same, the bytes differ."""
+    """Another committer made it first: it has the same contents, the bytes differ."""
     manifest = grown(fresh_manifest(), 3)
     first = write_snapshot(store, manifest, new_id=_names.new_id)
     data = store.get(snapshot_path(3))
@@ -129,7 +129,7 @@ def test_few_sealed_segments_stay_in_the_snapshot(store):
 
 
 def test_pages_grow_as_a_binary_counter(store, small_pages):
-    """n segments lie in O(log n) pages, and each is rewritten O(log n) times."""
+    """n segments are in O(log n) pages, and each is rewritten O(log n) times."""
     manifest = fresh_manifest(1)
     written, most = 0, 0
     for _ in range(64):
@@ -150,8 +150,8 @@ def test_pages_grow_as_a_binary_counter(store, small_pages):
 
 
 def test_the_work_of_a_snapshot_is_bounded(store, small_pages, monkeypatch):
-    """COMMIT.md §7: pages stop growing, so no append stops for all segments there are; counted in
-    bytes of pages read and written. Each page is at least a third full, but for the last ones.
+    """COMMIT.md §7: pages stop growing, so no append stops for all existing segments; counted in
+    bytes of pages read and written. Each page is at least a third full, except for the last ones.
     """
     monkeypatch.setattr(snapshots, "PAGE_BYTES_MAX", 4_000)
     manifest, most = fresh_manifest(1), 0
@@ -203,7 +203,9 @@ def test_one_partition_is_unpaged_alone(store, small_pages):
 
 
 def test_a_page_answers_for_its_ranges_alone(store, small_pages):
-    """FORMAT.md §4: what is in it for other partitions, or was dropped since, is no part of it."""
+    """FORMAT.md §4: what it contains for other partitions, or was dropped since, is not
+    part of it.
+    """
     manifest = saved(store, grown(fresh_manifest(2), 30))
     cut = applied(unpage(store, manifest, {0}), Edit(start={0: 8}, drop={0: 8}))
     (page,) = cut.pages
@@ -232,7 +234,7 @@ class _Refusing:
 
 
 def test_a_failure_is_the_callers(store, small_pages):
-    """COMMIT.md, K3: the commit goes on without; here it is only told."""
+    """COMMIT.md, K3: the commit continues without; here it is only reported."""
     manifest = grown(fresh_manifest(), 5)
     for broken in ({"create": StoreUnavailableError("x")}, {"put": StoreUnavailableError("x")}):
         with pytest.raises(StoreUnavailableError):
@@ -240,8 +242,8 @@ def test_a_failure_is_the_callers(store, small_pages):
 
 
 def test_a_refused_snapshot_is_named_only_where_it_is(store, small_pages):
-    """COMMIT.md, K3: a create is refused too while another one is under way, whose process may
-    die. A head that named it could be read by nobody.
+    """COMMIT.md, K3: a create is also refused while another one is under way, whose process may
+    die. A head that named it could not be read.
     """
     manifest = grown(fresh_manifest(), 5)
     refusing = _Refusing(store, create=ObjectExistsError("x"))
@@ -252,7 +254,7 @@ def test_a_refused_snapshot_is_named_only_where_it_is(store, small_pages):
 
 
 def _damaged(store, manifest, change):
-    """Writes the snapshot with its body changed, its sum in order."""
+    """Writes the snapshot with its body changed and a valid checksum."""
     write_snapshot(store, manifest, new_id=_names.new_id)
     path = snapshot_path(manifest.version)
     body = copy.deepcopy(decode_body(store.get(path)))
@@ -284,6 +286,7 @@ def _damaged(store, manifest, change):
         lambda b: b["manifest"]["dead"].append([-1, DEAD]),
         lambda b: b["manifest"]["dead"].append([0, "x"]),
         lambda b: b["manifest"].pop("uncleanable"),
+        lambda b: b["head"]["partitions"]["start"].__setitem__(0, 1 << 40),
         lambda b: b.pop("head"),
         lambda b: b.pop("id"),
         lambda b: b.__setitem__("manifest", []),
@@ -292,13 +295,13 @@ def _damaged(store, manifest, change):
     ],
 )
 def test_what_contradicts_the_format_is_corruption(store, change):
-    """Never another error, whatever the body says while its sum agrees."""
+    """Never another error, whatever the body says, as long as its checksum agrees."""
     with pytest.raises(CorruptionError):
         _damaged(store, grown(fresh_manifest(), 3), change)
 
 
 def test_the_sound_snapshot_passes(store):
-    """What the test above damages is right before."""
+    """What the test above damages is valid before."""
     manifest = grown(fresh_manifest(), 3)
     assert _damaged(store, manifest, lambda b: None) == manifest
 
@@ -310,7 +313,7 @@ def test_a_missing_snapshot_is_not_found(store):
 
 
 def test_a_page_that_lacks_its_range_is_corruption(store, small_pages):
-    """FORMAT.md §4: a range begins and ends with segments of the page."""
+    """FORMAT.md §4: a range starts and ends with segments of the page."""
     manifest = saved(store, grown(fresh_manifest(1), 9, (0,)))
     (page,) = manifest.pages
     for ranges in ({0: (0, 15)}, {0: (1, 16)}, {0: (0, 99)}, {1: (0, 16)}):

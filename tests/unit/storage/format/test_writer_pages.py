@@ -1,4 +1,4 @@
-"""Pages of older writers: none is lost, each is found by few small reads (FORMAT.md §4)."""
+"""Pages of older writers: none is lost, each is found with few small reads (FORMAT.md §4)."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def leaves(pages, child):
 
 
 def problems(pages, root):
-    """What `verify` says of the tree."""
+    """What `verify` says about the tree."""
     manifest = fresh_manifest()
     log = replace(manifest.head.log, seed=f"{SEED:016x}")
     head = replace(manifest.head, log=log, older_writers=root)
@@ -87,8 +87,8 @@ batches = st.lists(
 @pytest.mark.parametrize("page_bytes", [1, 700, 2_500])
 @given(batches)
 def test_it_is_a_map_of_writers(page_bytes, drawn):
-    """Whatever is added in which order: each is found with its newest entry, those of another hash
-    are not touched, every page is the size it may be, and `verify` finds nothing.
+    """Whatever is added in whichever order: each is found with its newest entry, those of another
+    hash are not touched, every page is within its size, and `verify` finds nothing.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writers, "PAGE_BYTES_MAX", page_bytes)
@@ -107,7 +107,7 @@ def test_it_is_a_map_of_writers(page_bytes, drawn):
 
 
 def test_adding_reads_and_writes_one_page_of_each_level(monkeypatch):
-    """Also after thousands; what is there is not read where it is known."""
+    """Even after thousands; known ones are not read."""
     monkeypatch.setattr(writers, "PAGE_BYTES_MAX", 2_000)
     pages = new_pages()
     root = added(pages, None, map(entry, range(5_000)))
@@ -122,7 +122,7 @@ def test_adding_reads_and_writes_one_page_of_each_level(monkeypatch):
 
 
 def test_a_page_of_one_hash_is_not_cut(monkeypatch):
-    """Nobody could tell the halves apart: it grows instead."""
+    """The halves could not be distinguished: it grows instead."""
     monkeypatch.setattr(writers, "PAGE_BYTES_MAX", 500)
     monkeypatch.setattr(writers, "writer_hash", lambda *_: "ab" * 8)
     pages = new_pages()
@@ -214,7 +214,7 @@ def by(entries):
 
 
 def test_who_leaves_a_full_head(monkeypatch):
-    """The oldest, as many as there are too many, and of the older half who has the same page."""
+    """The oldest, as many as exceed the limit, and from the older half those of the same page."""
     monkeypatch.setattr(writers, "PAGE_BYTES_MAX", 900)
     pages = new_pages()
     root = added(pages, None, map(entry, range(100, 200)))

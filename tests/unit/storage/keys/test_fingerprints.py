@@ -1,4 +1,4 @@
-"""Words of keys: as their docstring computes them, the same in any company."""
+"""Words of keys: as their docstring computes them, the same whatever other keys are hashed."""
 
 from hashlib import shake_256
 
@@ -52,13 +52,13 @@ def key_of(words, seed, length):
 
 @given(KEYS, SEEDS)
 def test_the_words_are_those_of_the_docstring(keys, seed):
-    """Short and long keys among one another; the long ones have the hash of S19."""
+    """Short and long keys mixed; the long ones have the hash of S19."""
     assert words_of(keys, seed) == [expected(key, seed) for key in keys]
 
 
 @given(st.integers(4, 16), st.integers(4, 16), st.lists(st.booleans(), max_size=9), SEEDS)
 def test_one_length_and_two(length, other, which, seed):
-    """Keys of one length are read at a stride, unless others lie between them."""
+    """Keys of one length are read at a stride, unless others are between them."""
     keys = [bytes(range(i, i + (length if first else other))) for i, first in enumerate(which)]
     assert words_of(keys, seed) == [expected(key, seed) for key in keys]
 
@@ -89,8 +89,9 @@ def test_the_layout_does_not_matter(type_, keys, first, length):
     ],
 )
 def test_the_upper_bits_are_spread(key):
-    """Keys that count up, at either end, do not crowd: who looks up by the upper 12 bits finds a
-    few of 4096."""
+    """Keys that count up, at either end, do not cluster: a look-up by the upper 12 bits finds a few
+    of 4096.
+    """
     found = fingerprints_of(pa.array([key(i) for i in range(4096)]), seed=1)[:, 0]
     assert np.bincount((found >> np.uint64(52)).astype(np.int64)).max() <= 16
 

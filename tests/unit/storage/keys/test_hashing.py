@@ -41,7 +41,7 @@ def test_every_short_length(seed):
 
 @given(st.tuples(st.integers(1, 17), st.integers(1, 17)), st.lists(st.booleans()), SEEDS)
 def test_short_keys_of_one_or_two_lengths(lengths, which, seed):
-    """Those of one length are read at a stride, unless others lie between them."""
+    """Those of one length are read at a stride, unless others are between them."""
     keys = [bytes(range(i, i + lengths[first])) for i, first in enumerate(which)]
     check(keys, seed)
 
@@ -82,7 +82,7 @@ def test_no_key_is_lost_between_slices(rows):
 
 @pytest.mark.parametrize("width_bits", [1, 8, 63, 64, 65, 127, 128])
 def test_a_narrow_hash_keeps_the_low_bits(width_bits):
-    """S19: what the tests of collisions rest on."""
+    """S19: what the tests of collisions rely on."""
     keys = pa.array([b"%d" % i for i in range(500)], pa.binary())
     whole = as_integers(hash_keys(keys, seed=1))
     narrow = as_integers(hash_keys(keys, seed=1, width_bits=width_bits))
@@ -90,7 +90,7 @@ def test_a_narrow_hash_keeps_the_low_bits(width_bits):
 
 
 def test_8_bits_collide_and_128_do_not():
-    """S19: the width is what protects."""
+    """S19: the width is the protection."""
     keys = pa.array([b"%d" % i for i in range(5000)], pa.binary())
     assert len(set(as_integers(hash_keys(keys, seed=1, width_bits=8)))) == 256
     assert len(set(as_integers(hash_keys(keys, seed=1)))) == 5000
@@ -111,6 +111,6 @@ def test_a_null_key_is_a_bug_of_the_caller():
 
 
 def test_an_unknown_algorithm_is_refused():
-    """And the valid ones are named."""
+    """And the valid ones are listed."""
     with pytest.raises(InvalidInputError, match="xxh3_128 or blake2b"):
         hash_keys(pa.array([b"a"], pa.binary()), seed=1, algorithm="md5")

@@ -1,4 +1,4 @@
-"""The canonical bytes of keys, as FORMAT.md §12.3 says them."""
+"""The canonical bytes of keys, as FORMAT.md §12.3 specifies them."""
 
 import datetime as dt
 import struct
@@ -71,7 +71,7 @@ def test_the_bytes_are_the_specified_ones(key, kind, expected):
     "kind", [pa.string(), pa.int32(), PAIR, pa.bool_(), pa.decimal128(9, 2)], ids=str
 )
 def test_a_missing_key_has_none(kind):
-    """In slices too: Arrow's arrays may begin anywhere in their buffers."""
+    """In slices too: Arrow's arrays may start anywhere in their buffers."""
     somes = {pa.string(): "x", pa.int32(): 7, PAIR: {"n": 1, "s": "x"}, pa.bool_(): True}
     some = somes.get(kind, D("7.25"))
     array = pa.array([some, None, some, None, some], kind)
@@ -83,7 +83,7 @@ def test_a_missing_key_has_none(kind):
 
 
 def plain_bytes(key, kind):
-    """What the document says, without Arrow."""
+    """What the document specifies, without Arrow."""
     if pa.types.is_struct(kind):
         return b"".join(
             b"\0" if key[f.name] is None else b"\1" + inside(plain_bytes(key[f.name], f.type), f)
@@ -156,14 +156,14 @@ def test_a_decimal_of_more_digits_is_the_same_key(keys):
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=20))
 def test_a_wider_integer_is_the_same_key(keys):
-    """S61: widening a key moves it to no other partition and changes no hash."""
+    """S61: widening a key does not move it to another partition and changes no hash."""
     narrow, wide = pa.array(keys, pa.int32()), pa.array(keys, pa.int64())
     assert key_bytes(narrow).equals(key_bytes(wide))
     assert (hash_keys(narrow, seed=3) == hash_keys(wide, seed=3)).all()
 
 
 def test_a_string_is_hashed_and_placed_as_its_utf8():
-    """S61: by each hash that there is."""
+    """S61: by each existing hash."""
     texts = ["", "a", "order-17", "é" * 40]
     strings, octets = pa.array(texts), pa.array([text.encode() for text in texts], pa.binary())
     assert (hash_keys(strings, seed=5) == hash_keys(octets, seed=5)).all()

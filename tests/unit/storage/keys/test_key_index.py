@@ -26,7 +26,7 @@ def hashes(count, seed=1):
 
 @given(st.lists(st.lists(st.integers(0, (1 << 64) - 1), max_size=40), max_size=4))
 def test_every_key_is_found_in_its_block(blocks):
-    """No key that is there is ever missed (S19), however few there are or alike."""
+    """No existing key is ever missed (S19), however few there are, or how similar."""
     index = decode(encode([(len(b) + 1, np.array(b, np.uint64)) for b in blocks]))
     row = 0
     for block in blocks:
@@ -37,7 +37,7 @@ def test_every_key_is_found_in_its_block(blocks):
 
 
 def test_absent_keys_are_rarely_taken_for_present_ones():
-    """At most 1 of 2^22: of the 5 million asked for, 0.6 are expected to be."""
+    """At most 1 in 2^22: of the 5 million looked up, 0.6 are expected to be."""
     index = decode(encode([(1 << 17, hashes(1 << 17))]))
     asked = [hashes(1 << 20, seed) for seed in range(2, 7)]
     wrong = sum(len(some) - index.missing(0, some) for some in asked)
@@ -46,7 +46,7 @@ def test_absent_keys_are_rarely_taken_for_present_ones():
 
 
 def test_size_of_an_index():
-    """3.25 to 3.5 bytes a key, and those of a key that comes again only once."""
+    """3.25 to 3.5 bytes per key, and those of a repeated key only once."""
     for count in (1 << 16, (1 << 17) - 1):
         some = hashes(count)
         size = len(encode([(2 * count, np.concatenate((some, some)))]))
@@ -54,7 +54,7 @@ def test_size_of_an_index():
 
 
 def test_rows_of_a_key_are_those_of_its_blocks():
-    """Neighbouring blocks come as one range."""
+    """Neighbouring blocks are fetched as one range."""
     a, b, c = hashes(300, 1), hashes(300, 2), hashes(300, 3)
     index = decode(encode([(400, a), (300, b), (300, c), (300, a)]))
     assert index.rows_of(b) == [(400, 700)]
@@ -63,7 +63,7 @@ def test_rows_of_a_key_are_those_of_its_blocks():
 
 
 def test_damage_is_noticed():
-    """Any changed byte, and what violates the format under a right checksum."""
+    """Any changed byte, and what violates the format under a valid checksum."""
     data = encode([(10, hashes(10))])
     for i in range(len(data)):
         with pytest.raises(DamagedIndexError):
@@ -97,7 +97,7 @@ def made(count, **options):
 
 
 def test_a_rewritten_object_carries_its_index(monkeypatch):
-    """Between its pages and its footer's checksum: by the bytes alone, as FORMAT.md §5.5 says."""
+    """Between its pages and its footer's checksum: from the bytes alone, as FORMAT.md §5.5 says."""
     monkeypatch.setattr(writer, "WHOLE_BYTES", 0)
     monkeypatch.setattr(writer, "GROUP_ROWS", 100)
     store, obj = made(250, key_seed=SEED)
@@ -129,7 +129,9 @@ def test_a_rewritten_object_carries_its_index(monkeypatch):
 
 
 def test_who_gets_no_index(monkeypatch):
-    """An object that is fetched whole in any case, and one of which the log's seed is not said."""
+    """An object that is fetched whole in any case, and one for which the log's seed is
+    not given.
+    """
     assert made(250, key_seed=SEED)[1].ref.index_bytes == 0
     monkeypatch.setattr(writer, "WHOLE_BYTES", 0)
     assert made(250)[1].ref.index_bytes == 0
@@ -138,13 +140,15 @@ def test_who_gets_no_index(monkeypatch):
 
 @pytest.mark.parametrize("data", [b"", b"x" * 15, xxhash.xxh3_128_digest(b"")])
 def test_an_index_that_is_too_short(data):
-    """Even where its checksum is right, that of nothing."""
+    """Even if its checksum, that of nothing, is right."""
     with pytest.raises(DamagedIndexError, match=f"has {len(data)} bytes"):
         decode(data)
 
 
 def test_joined_indexes_say_what_each_says():
-    """Block by block, of present and of absent hashes; rows count on from one to the next."""
+    """Block by block, of present and of absent hashes; rows are numbered on from one to
+    the next.
+    """
     hashes = np.random.default_rng(1).integers(0, 1 << 63, 3000, np.uint64)
     parts = [[hashes[:1]], [hashes[1:900], hashes[900:1000]], [hashes[:0]], [hashes[1000:2000]]]
     single = [decode(encode([(max(1, len(h)), h) for h in blocks])) for blocks in parts]

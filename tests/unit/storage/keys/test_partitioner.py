@@ -1,4 +1,6 @@
-"""Keys go to partitions as Kafka's do (murmur2) or by xxh3, and those without a key in turn."""
+"""Keys are placed in partitions as Kafka's are (murmur2) or by xxh3, and those without a key in
+turn.
+"""
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +23,7 @@ KAFKA_VECTORS = {
 
 
 def murmur2_of_one(key: bytes) -> int:
-    """Kafka's algorithm as it stands in its description, one key at a time; unsigned."""
+    """Kafka's algorithm as it is described, one key at a time; unsigned."""
     mask = 0xFFFFFFFF
     h = 0x9747B28C ^ len(key)
     whole = len(key) // 4 * 4
@@ -48,7 +50,7 @@ def test_murmur2_gives_kafkas_numbers():
 @example([b"a" * n for n in range(64)])
 @example([b"a" * 300, *[b"b" * 8] * 20])
 def test_murmur2_of_many_keys_is_that_of_each(keys):
-    """All at once and one at a time agree, whatever lengths lie side by side."""
+    """All at once and one at a time agree, whatever lengths are side by side."""
     assert murmur2(pa.array(keys, pa.binary())).tolist() == [murmur2_of_one(k) for k in keys]
 
 
@@ -92,7 +94,7 @@ def test_xxh3_partitions_are_pinned():
 
 @pytest.mark.parametrize("algorithm", PARTITIONERS)
 def test_null_keys_go_round_robin_from_start(algorithm):
-    """Keys between them do not disturb the turn; an empty key is a key (S4)."""
+    """Keys in between do not disturb the turn; an empty key is a key (S4)."""
     keys = pa.array([None, b"k", None, b"", None, None], pa.binary())
     found = partitions_for(keys, partitions=3, algorithm=algorithm, start=7).tolist()
     assert [found[i] for i in (0, 2, 4, 5)] == [1, 2, 0, 1]
@@ -112,7 +114,7 @@ def test_keys_spread_evenly(algorithm):
 
 
 def test_an_unknown_algorithm_is_refused():
-    """And the valid ones are named."""
+    """And the valid ones are listed."""
     with pytest.raises(InvalidInputError, match="xxh3 or murmur2"):
         partitions_for(pa.array([b"k"], pa.binary()), partitions=1, algorithm="crc32")
 

@@ -103,7 +103,7 @@ def test_a_dict_that_does_not_fit_is_refused(bad, message):
 
 
 def test_a_time_of_pandas_that_does_not_fit_is_refused():
-    """S62: one nanosecond is none of the column's microseconds."""
+    """S62: one nanosecond does not fit the column's microseconds."""
     bad = {"n": 1, "naive": pytest.importorskip("pandas").Timestamp(1)}
     with pytest.raises(
         InvalidInputError, match=r"a value\.naive that does not fit timestamp\[us\]"
@@ -116,7 +116,7 @@ def arrow(*rows):
 
 
 def broken_text():
-    """Two strings, as Arrow lets anybody make them."""
+    """Two strings, as Arrow lets anyone make them."""
     offsets, octets = np.array([0, 1, 3], np.int32), b"a\xff\xfe"
     return pa.StringArray.from_buffers(2, pa.py_buffer(offsets), pa.py_buffer(octets))
 
@@ -159,7 +159,7 @@ def broken_text():
     ],
 )
 def test_arrow_data_may_have_another_layout(given, expected):
-    """What holds the same values is taken, whatever its layout, width or order of fields."""
+    """What holds the same values is accepted, whatever its layout, width or order of fields."""
     full = [None if row is None else EMPTY | row for row in expected]
     for array, rows in ((given, full), (pa.concat_arrays([given, given])[1:], (full * 2)[1:])):
         made = conform(array, VALUE)
@@ -202,7 +202,7 @@ def test_arrow_data_may_have_another_layout(given, expected):
     ],
 )
 def test_arrow_data_that_does_not_fit_is_refused(given, message):
-    """S62: the first such record by its number, in nested lists too."""
+    """S62: the first such record by its number, also in nested lists."""
     with pytest.raises(InvalidInputError) as refused:
         conform(given, VALUE)
     assert message in str(refused.value)

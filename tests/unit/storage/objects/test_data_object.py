@@ -50,7 +50,9 @@ def test_a_record_counts_12_and_its_bytes(rows, start, length):
 
 
 def test_what_lies_under_nulls_does_not_count():
-    """Arrow lets a null slot span bytes, in binaries and in lists: they are not the record's."""
+    """Arrow lets a null slot span bytes, in binaries and in lists: they do not belong to the
+    record.
+    """
     buffers = [pa.py_buffer(b"\x02"), pa.py_buffer(np.array([0, 5, 7], np.int32)), b"abcdefg"]
     key = pa.Array.from_buffers(pa.binary(), 2, [*buffers[:2], pa.py_buffer(buffers[2])])
     entry_type = RECORD_SCHEMA.field("headers").type.value_type
@@ -75,7 +77,7 @@ def test_one_mebibyte_fits_the_default_limit():
 
 
 def test_values_travel():
-    """Tasks hand objects to the driver: they pickle."""
+    """Tasks send objects to the driver: they can be pickled."""
     stats = ChunkStats(0, 2, 40, 1, 2, 0)
     facts = ObjectFacts(0, 30, 1, 2)
     made = DataObject(ObjectRef("data/x.parquet", 100, 20, "ab", 2, 7, dense=True), (stats,), facts)

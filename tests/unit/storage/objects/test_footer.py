@@ -40,7 +40,7 @@ COLUMNS, METADATA = 1, 3
 
 
 def parquet():
-    """All columns there are, in two row groups."""
+    """All existing columns, in two row groups."""
     import pyarrow.parquet as pq
 
     headers = [[{"key": "h", "value": b"1"}, {"key": "i", "value": None}], None, []] * 2
@@ -113,7 +113,7 @@ def sealed_again(footer, pages=PAGES):
 
 
 def what_is_made_of(footer, *, ranged):
-    """Whether the footer is accepted, and rows or an error of ours; anything else fails."""
+    """Whether the footer is accepted, and rows or a clog error; anything else fails."""
     data, ref = sealed_again(footer)
     store = memory_store()
     store.put(ref.path, data)
@@ -164,7 +164,7 @@ def metadata(tree):
 
 
 def nested(tree):
-    """A schema of one group in another, 20,000 times."""
+    """A schema of nested groups, 20,000 deep."""
     groups = [{3: (I32, 1), 4: (BINARY, b"g"), 5: (I32, 1)} for _ in range(200)]
     tree[SCHEMA][1][1][1:1] = groups
 
@@ -174,7 +174,7 @@ FORGED = {
     "nested": (nested, "nested more than 8 deep"),
     "many": (lambda t: t[SCHEMA][1][1].extend([{}] * 300), "has 311 elements, more than 256"),
     "more children": (lambda t: t[SCHEMA][1][1][0].update({5: (I32, 7)}), "schema ends early"),
-    "fewer children": (lambda t: t[SCHEMA][1][1][0].update({5: (I32, 5)}), "in no tree"),
+    "fewer children": (lambda t: t[SCHEMA][1][1][0].update({5: (I32, 5)}), "outside its tree"),
     "no children": (lambda t: t[SCHEMA][1][1][0].update({5: (I32, 0)}), "a group of 0 columns"),
     "a name twice": (
         lambda t: t[SCHEMA][1][1][2].update({4: (BINARY, b"key")}),
@@ -194,13 +194,13 @@ FORGED = {
         lambda t: first_column(t).update({1: (BINARY, b"/etc/passwd")}),
         "another file",
     ),
-    "beyond the pages": (lambda t: metadata(t).update({9: (I64, len(PAGES))}), "lies in"),
-    "beyond 64 bits": (lambda t: metadata(t).update({9: (I64, 2**63 - 1)}), "lies in"),
-    "before the file": (lambda t: metadata(t).update({9: (I64, -5)}), "lies in"),
-    "a negative length": (lambda t: metadata(t).update({7: (I64, -1)}), "lies in"),
+    "beyond the pages": (lambda t: metadata(t).update({9: (I64, len(PAGES))}), "but pages end at"),
+    "beyond 64 bits": (lambda t: metadata(t).update({9: (I64, 2**63 - 1)}), "but pages end at"),
+    "before the file": (lambda t: metadata(t).update({9: (I64, -5)}), "but pages end at"),
+    "a negative length": (lambda t: metadata(t).update({7: (I64, -1)}), "but pages end at"),
     "no place": (lambda t: metadata(t).pop(9), "place of pages is missing"),
     "other values": (lambda t: metadata(t).update({5: (I64, 5)}), "has 5 values in 4 rows"),
-    "beyond 32 bits": (lambda t: metadata(t).update({4: (I32, 1 << 40)}), "no such number"),
+    "beyond 32 bits": (lambda t: metadata(t).update({4: (I32, 1 << 40)}), "not such a number"),
     "unknown compression": (lambda t: metadata(t).update({4: (I32, 8)}), "unknown compression"),
     "another type than its schema's": (lambda t: metadata(t).update({1: (I32, 1)}), "its type"),
     "another path": (lambda t: metadata(t).update({3: (LIST, (BINARY, [b"x"]))}), "another path"),
@@ -230,13 +230,13 @@ def test_a_forged_footer_is_damage(what, ranged):
 
 
 def test_a_tail_that_does_not_fit():
-    """The length that it says, and the letters, are Parquet's own: Arrow goes by them."""
+    """The length that it contains, and the letters, are Parquet's own: Arrow relies on them."""
     data, ref = sealed_again(FOOTER)
     good = data[-ref.footer_bytes :]
     for tail in (good[-8:-4] + b"PARE", bytes(4) + b"PAR1", b""):
         with pytest.raises(FooterError, match="its tail is"):
             read_footer(good[:-8] + tail, rows=ROWS, pages_end=len(PAGES))
-    with pytest.raises(FooterError, match="1 bytes come after it"):
+    with pytest.raises(FooterError, match="it is followed by 1 more bytes"):
         row_groups(FOOTER + b"\0")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(footers, "FOOTER_BYTES_MAX", len(FOOTER) - 1)
@@ -245,7 +245,7 @@ def test_a_tail_that_does_not_fit():
 
 
 def places(kind, value, at=()):
-    """Where there is a value in a tree."""
+    """Where values are in a tree."""
     yield at
     if kind == STRUCT:
         for field, (inner, found) in value.items():
@@ -268,7 +268,7 @@ OTHERS = st.one_of(
 
 
 def forged(data):
-    """A copy of the tree with one value changed, taken away, or given twice."""
+    """A copy of the tree with one value changed, removed, or duplicated."""
     tree = copy.deepcopy(TREE)
     place = data.draw(st.sampled_from(PLACES), label="place")
     inner = tree
@@ -295,7 +295,7 @@ def forged(data):
 @given(data=st.data(), ranged=st.booleans())
 @settings(max_examples=3 * settings().max_examples)
 def test_footers_with_a_value_of_another(data, ranged):
-    """What is accepted parses, or is an error of ours; what is refused is one, too."""
+    """What is accepted parses, or is a clog error; what is refused is one too."""
     footer = thrift(STRUCT, forged(data))
     try:
         row_groups(footer)

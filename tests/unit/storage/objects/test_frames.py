@@ -1,4 +1,6 @@
-"""`Log.append` takes the frames of pandas and of Polars, and whatever else streams Arrow data."""
+"""`Log.append` accepts the frames of pandas and of Polars, and everything else that streams Arrow
+data.
+"""
 
 import subprocess
 import sys
@@ -45,8 +47,8 @@ def test_a_frame_of_pandas():
 
 
 def test_an_index_of_pandas_is_a_column_where_it_has_a_name():
-    """A filter leaves an index with gaps, which is none; a grouping one that holds the keys. What
-    has no place in the log is refused, rather than lost.
+    """A filter leaves an index with gaps, which is ignored; a grouping leaves one with the keys.
+    What has no place in the log is refused rather than lost.
     """
     frame = pd.DataFrame({"key": ["a", "b"], "value": ["1", "2"], "n": [1, 2]})
     assert rows(frame[frame.n > 1][["key", "value"]]) == [row(b"b", b"2")]
@@ -86,8 +88,8 @@ def test_nanoseconds_are_rounded_down():
 
 @pytest.mark.parametrize("unit", ["M8", "M8[D]", "M8[us]", "M8[ns]"])
 def test_no_time_is_null(unit):
-    """NaT of NumPy, whatever its unit, and of pandas: in rows, in lists, in those that make the
-    log, and as a record's time; a key is missing.
+    """NaT of NumPy, whatever its unit, and of pandas: in rows, in lists, in those that create the
+    log, and as a record's time; as a key it is missing.
     """
     nats = [np.array(["NaT"]).astype(unit)[0], pd.NaT]
     first = {"id": datetime(2026, 1, 1), "at": datetime(2026, 1, 2), "all": [pd.Timestamp(0)]}
@@ -124,7 +126,7 @@ def test_a_frame_of_polars():
     "dtype", [pl.String, pl.Binary, pl.Categorical, pl.Enum(["a", "x", "y", "long" * 9])]
 )
 def test_texts_of_polars(dtype):
-    """Views, and dictionaries of views; short ones are inline in them, long ones are not."""
+    """Views, and dictionaries of views; short ones are inline, long ones are not."""
     frame = pl.DataFrame({"key": ["a", "long" * 9, "a"], "value": ["x", None, "y"]})
     frame = frame.with_columns(pl.all().cast(dtype))
     assert rows(frame) == [row(b"a", b"x"), row(b"long" * 9, None), row(b"a", b"y")]
@@ -162,7 +164,7 @@ def test_other_streams_of_arrow():
         (pd.DataFrame([["a", "b"]], columns=["key", "key"]), "Duplicate column names"),
         (
             pd.DataFrame([["hush\ud800", "a"]], columns=["key", "value"], dtype=object),
-            "has no form",
+            "cannot be converted to",
         ),
         (pd.DataFrame({"key": ["a"], "value": [1.5]}), "column value has type double"),
         (pd.DataFrame({"key": ["a"], "value": ["b"], "x": [1]}), r"unknown columns \['x'\]"),

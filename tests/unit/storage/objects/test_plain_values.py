@@ -1,4 +1,4 @@
-"""Python's own values as arrays, as Arrow itself would make them."""
+"""Plain Python values as arrays, as Arrow itself would make them."""
 
 import datetime as dt
 import decimal
@@ -44,7 +44,7 @@ CASES = {
 @settings(max_examples=3 * settings().max_examples // 5, deadline=None)
 @given(data=st.data())
 def test_an_array_is_what_arrow_makes(kind, data):
-    """Or there is none, and Arrow is asked: never another value, nor one that Arrow refuses."""
+    """Or there is none, and Arrow is used: never another value, nor one that Arrow refuses."""
     values = data.draw(st.lists(st.none() | CASES[kind], max_size=4))
     made = of_plain(values, kind)
     if made is None:
@@ -83,7 +83,7 @@ def test_a_zero_keeps_its_sign():
 
 
 def repr_of(part):
-    """A name for a case that is the same in each process, as an address is not."""
+    """A name for a case that is the same in each process, unlike an address."""
     return str(part) if isinstance(part, pa.DataType) else type(part[0]).__name__
 
 

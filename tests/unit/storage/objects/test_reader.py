@@ -74,7 +74,7 @@ def read(store, ref, first=0, rows=None, columns=ALL, **options):
 @pytest.mark.parametrize("rows", [1, 15, 16, 23])
 @pytest.mark.parametrize("batch_rows", [1, 7, 16384])
 def test_any_run_of_rows(store, ranged, first, rows, batch_rows):
-    """Runs within, across and at the edges of row groups, in batches of at most so many rows."""
+    """Runs within, across and at the edges of row groups, in batches of at most this many rows."""
     ref = write(store, table())
     rows = min(rows, ROWS - first)
     batches = list(read_rows(store, ref, first, rows, columns=ALL, batch_rows=batch_rows))
@@ -83,7 +83,7 @@ def test_any_run_of_rows(store, ranged, first, rows, batch_rows):
 
 
 def test_many_runs_in_one_call(store, ranged):
-    """Runs of many partitions: each batch says whose it is; empty runs have none."""
+    """Runs of many partitions: each batch says to which it belongs; empty runs have none."""
     ref = write(store, table())
     runs = [(0, 3), (3, 0), (3, 20), (30, 1), (33, 7)]
     found = {}
@@ -109,7 +109,7 @@ def test_columns_come_as_asked(store, ranged, columns):
 
 @pytest.mark.parametrize("first", [0, 5])
 def test_absent_columns_are_null(store, ranged, first):
-    """Headers, offsets, delete horizons are left out where they say nothing; their types stay."""
+    """Headers, offsets, delete horizons are left out if they hold nothing; their types stay."""
     ref = write(store, table(sparse=False, headers=False))
     assert ref.dense
     found = read(store, ref, first, 30)
@@ -128,7 +128,7 @@ def test_only_absent_columns(store, ranged):
 @pytest.mark.parametrize("columns", [ALL, ("key",)])
 @pytest.mark.parametrize("rows", [1, ROWS])
 def test_a_small_object_costs_one_request(store, columns, rows):
-    """Up to 1 MiB an object comes whole."""
+    """Up to 1 MiB an object is fetched whole."""
     ref = write(store, table())
     read(store, ref, 0, rows, columns)
     assert dict(store.counts) == {"get": 1}
@@ -136,7 +136,7 @@ def test_a_small_object_costs_one_request(store, columns, rows):
 
 
 def test_all_of_a_large_object_costs_one_request(store, ranged):
-    """Nothing is spared by looking at the footer first; and the checksum of all is verified."""
+    """Looking at the footer first would save nothing; and the checksum of the whole is verified."""
     ref = write(store, table())
     read(store, ref)
     assert dict(store.counts) == {"get": 1}
@@ -177,7 +177,7 @@ def test_no_rows_cost_nothing(store, runs):
 
 
 def test_a_missing_object_is_not_damage(store, ranged):
-    """The sweep may have taken it: who reads goes on with a newer version."""
+    """The sweep may have deleted it: the reader continues with a newer version."""
     ref = write(store, table())
     store.delete(ref.path)
     for columns in (ALL, ("key",)):
@@ -186,7 +186,7 @@ def test_a_missing_object_is_not_damage(store, ranged):
 
 
 def test_a_store_that_fails_is_not_damage(store, ranged):
-    """Its errors pass, though they are OSErrors as Arrow's are."""
+    """Its errors are passed on, though they are OSErrors as Arrow's are."""
 
     class Failing(CountingStore):
         def get_ranges(self, path, ranges):
@@ -207,7 +207,7 @@ def test_rows_that_the_manifest_has_not(store):
 
 @pytest.mark.parametrize("columns", [ALL, ("key",)])
 def test_a_truncated_object(store, ranged, columns):
-    """At every length; the message says how long it is and should be."""
+    """At every length; the message gives the actual and the expected length."""
     ref = write(store, table())
     data = store.get(ref.path)
     for size in range(0, len(data), 7):
@@ -241,7 +241,7 @@ def test_a_changed_byte_is_found_or_harmless(store, ranged, mask):
 
 
 def test_a_changed_byte_is_found_whatever_it_does(store):
-    """Reading the whole object, its own checksum speaks first."""
+    """When the whole object is read, its own checksum comes first."""
     ref = write(store, table())
     data = store.get(ref.path)
     for i in range(0, len(data), 11):
@@ -253,7 +253,7 @@ def test_a_changed_byte_is_found_whatever_it_does(store):
 
 
 def test_a_footer_that_would_end_the_process(store, ranged):
-    """Arrow is not shown a footer whose checksum is wrong: it calls terminate() on some."""
+    """Arrow does not get a footer whose checksum is wrong: it calls terminate() on some."""
     ref = write(store, table())
     data = store.get(ref.path)
     footer = data[-ref.footer_bytes :]
@@ -369,8 +369,8 @@ assert log.table().get("2") == b"b"
 
 @pytest.mark.parametrize("where", ["signal", "lock"])
 def test_interrupt_of_the_first_append_leaves_the_next_ones_their_parquet(tmp_path, where):
-    """An interrupt while ``pyarrow.parquet`` is imported halves no module, and keeps no lock of
-    the import: other threads append, and read, as before.
+    """An interrupt while ``pyarrow.parquet`` is imported leaves no half-imported module, and no
+    lock of the import: other threads append and read as before.
     """
     run = [sys.executable, "-c", INTERRUPTED_RUN, str(tmp_path / "log"), where]
     done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)

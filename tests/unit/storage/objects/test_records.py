@@ -23,7 +23,7 @@ def micros(table):
 
 
 def test_dicts():
-    """Text is UTF-8, everything else stays what it is; no headers are null, however it was said."""
+    """Text is UTF-8, everything else is unchanged; no headers are null, however they were given."""
     table = records(
         [
             {"key": "ü", "value": None},
@@ -76,7 +76,7 @@ def test_timestamps_of_tables(column):
 
 
 def test_whether_all_timestamps_were_given():
-    """One that is filled in from the clock is no part of what the caller said."""
+    """One that is filled in from the clock is not part of the caller's record."""
     rows = [{"key": "a", "value": "b", "timestamp": 1}, {"key": "a", "value": "b"}]
     assert to_records(rows[:1], now_us=NOW_US)[1]
     assert not to_records(rows, now_us=NOW_US)[1]
@@ -123,14 +123,14 @@ def test_tables_that_are_no_records(columns, words):
 
 
 def test_a_name_that_comes_twice():
-    """Arrow allows it; which of the two is meant nobody knows."""
+    """Arrow allows it; which of the two is meant is unclear."""
     column = pa.array(["a"])
     with pytest.raises(InvalidInputError, match="are not unique"):
         records(pa.Table.from_arrays([column] * 3, names=["key", "value", "key"]))
 
 
 def test_more_than_one_array_holds():
-    """Records are one Arrow array for each column: 2 GiB, then the caller is told to append parts.
+    """Records are one Arrow array for each column: beyond 2 GiB the error says to append parts.
     These bytes are zeros that nobody touches.
     """
     ends = pa.py_buffer(np.array([0, 3 << 30]))
@@ -150,6 +150,6 @@ def test_more_than_one_array_holds():
     ],
 )
 def test_text_that_is_none(record, what):
-    """Half a surrogate pair has no UTF-8: the error names the record, and not what is in it."""
+    """Half a surrogate pair has no UTF-8: the error names the record, but not its contents."""
     with pytest.raises(InvalidInputError, match=f"record 1 has {what} that is not valid text"):
         records([{"key": "k", "value": "v"}, record])

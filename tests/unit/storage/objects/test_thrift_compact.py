@@ -1,4 +1,4 @@
-"""Thrift's compact protocol: every kind of value, and bytes that are none, in bounded work."""
+"""Thrift's compact protocol: every kind of value, and invalid bytes, in bounded work."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ from clog.storage.objects.reader import (
 
 
 def test_every_kind_of_value():
-    """Kinds come along, so that what was read can be written again."""
+    """Kinds are kept, so that what was read can be written again."""
     data = bytes.fromhex(
         "11"  # field 1: true
         "12"  # field 2: false
@@ -68,7 +68,7 @@ def test_every_kind_of_value():
         ("", "ends early"),
         ("15", "ends early"),
         ("1f00", "no kind 15"),
-        ("18 7f 61", "127 bytes or elements do not fit the 1 bytes"),
+        ("18 7f 61", "127 bytes or elements do not fit into the 1 bytes"),
         ("19 f5 ffffff7f 00", "268435455 bytes or elements do not fit"),
         ("1b ffffff7f 88", "268435455 bytes or elements do not fit"),
         ("16 ffffffffffffffffffff01 00", "more than 64 bits"),
@@ -79,7 +79,7 @@ def test_every_kind_of_value():
     ],
 )
 def test_bytes_that_are_no_value(data, message):
-    """An error of ours, before any size in them is believed."""
+    """A clog error, before any size in them is trusted."""
     with pytest.raises(ThriftError, match=message):
         Reader(bytes.fromhex(data)).struct()
 

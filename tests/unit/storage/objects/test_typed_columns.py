@@ -49,7 +49,7 @@ def test_what_values_count(values, kind, sizes):
 
 
 def test_an_earlier_types_values_are_read_as_a_later_one():
-    """S61: wider numbers, missing fields null, in lists and maps too, whatever the slice."""
+    """S61: wider numbers, missing fields null, also in lists and maps, whatever the slice."""
     early = pa.struct([("n", pa.int32()), ("l", LISTS), ("m", MAPS)])
     late_lists = pa.list_(pa.struct([("q", pa.int64()), ("s", pa.string()), ("z", pa.bool_())]))
     late = pa.struct(

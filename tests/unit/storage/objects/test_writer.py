@@ -1,4 +1,4 @@
-"""What data objects hold, seen with nothing but pyarrow (FORMAT.md §5)."""
+"""What data objects contain, inspected only with pyarrow (FORMAT.md §5)."""
 
 import itertools
 
@@ -106,7 +106,7 @@ def test_chunks_count_their_own_rows(store):
 
 
 def test_microseconds_round_down_to_milliseconds(store):
-    """A chunk's times are in ms: 1999 µs lie in the second millisecond."""
+    """A chunk's times are in ms: 1999 µs are in the second millisecond."""
     times = pa.array([1999], pa.int64()).cast(pa.timestamp("us", "UTC"))
     (obj,) = write(store, (records([b"k"]).set_column(3, "timestamp", times), [0]))
     assert (obj.chunks[0].first_timestamp_ms, obj.facts.max_timestamp_ms) == (1, 1)
@@ -127,7 +127,7 @@ def test_the_name_tells_the_stamp_and_the_sums_cover_the_bytes(store):
 
 
 def test_columns_have_the_types_of_the_format(store):
-    """FORMAT.md §5.1, by Parquet's own types: the Arrow schema is not in the file."""
+    """FORMAT.md §5.1, with Parquet's own types: the Arrow schema is not in the file."""
     (obj,) = write(store, (records([b"k", b"l"], headers=[HEADER, None]), [0, 0]))
     file = parquet(store, obj)
     assert file.schema_arrow.names == RECORD_SCHEMA.names
@@ -162,7 +162,7 @@ def ids_in(field):
 
 
 def test_statistics_only_where_they_prune(store):
-    """Offsets and timestamps have bounds in the footer; keys and values stay out of it."""
+    """Offsets and timestamps have bounds in the footer; keys and values are not in it."""
     (obj,) = rewrite(store, rewritten([1, 5]))
     group = parquet(store, obj).metadata.row_group(0)
     columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
@@ -175,7 +175,7 @@ def test_statistics_only_where_they_prune(store):
 
 @pytest.mark.parametrize("headers", [None, [None, []]])
 def test_headers_are_absent_where_no_record_has_any(store, headers):
-    """No headers is null, however it was said."""
+    """No headers is null, however it was given."""
     (obj,) = write(store, (records([b"a", b"b"], headers=headers), [0, 0]))
     assert stored(store, obj).column_names == ["key", "value", "timestamp"]
 
@@ -196,7 +196,7 @@ def test_null_and_empty_differ(store):
 
 
 def test_an_object_holds_no_more_than_its_bytes(store):
-    """Many small calls and one large one are cut alike, at most ``object_bytes`` each."""
+    """Many small calls and one large one are divided alike, at most ``object_bytes`` each."""
     table = records([b"%03d" % i for i in range(100)])  # 12 + 3 + 1 = 16 bytes each
     partition = np.arange(100, dtype=np.int32) % 3
     at_once = write(store, (table, partition), object_bytes=160)
@@ -216,14 +216,14 @@ def test_an_object_holds_no_more_than_its_bytes(store):
 
 
 def test_a_record_larger_than_an_object_has_its_own(store):
-    """It is not refused here (the config decides that), nor does it take others along."""
+    """It is not refused here (the config decides that), and does not draw others in."""
     table = records([b"a", b"b", b"c"], [b"v", b"v" * 500, b"v"])
     made = write(store, (table, [0, 0, 0]), object_bytes=100)
     assert [obj.ref.rows for obj in made] == [1, 1, 1]
 
 
 def test_objects_are_put_while_records_come(store):
-    """Memory is bounded: what is full is written before the next record is kept."""
+    """Memory is bounded: a full object is written before the next record is kept."""
     made = writer(store, object_bytes=160)
     made.add(records([b"%03d" % i for i in range(35)]), np.zeros(35, np.int32))
     assert store.counts["put"] == 3
@@ -310,7 +310,7 @@ def test_row_groups_end_with_partitions_where_that_pays(store, monkeypatch, rows
 
 
 def test_row_groups_end_after_so_many_rows(store, monkeypatch):
-    """Records of few bytes do not make groups of millions of rows."""
+    """Records of few bytes do not form groups of millions of rows."""
     monkeypatch.setattr(writing, "GROUP_ROWS", 30)
     (obj,) = write(store, (records([b"key"] * 70), [0] * 70))
     found = parquet(store, obj).metadata
@@ -337,7 +337,7 @@ def test_row_groups_end_after_so_many_rows(store, monkeypatch):
     ],
 )
 def test_what_is_refused(store, table, partition, message):
-    """The writer takes records of its schema only, and none of a call that has another."""
+    """The writer accepts records of its schema only, and none of a call with another."""
     made = writer(store)
     with pytest.raises(InvalidInputError, match=message):
         made.add(table, np.array(partition, np.int32))
@@ -372,14 +372,14 @@ def test_offsets_without_gap_are_not_written(store):
 
 
 def test_density_is_by_object(store):
-    """A gap between two objects is none in either."""
+    """A gap between two objects is not a gap in either."""
     made = rewrite(store, rewritten([1, 2, 10, 11]), object_bytes=2 * 15)
     assert [obj.ref.dense for obj in made] == [True, True]
     assert [obj.chunks[0].first_offset for obj in made] == [1, 10]
 
 
 def test_density_is_by_partition(store):
-    """Offsets of one partition say nothing about the next one's."""
+    """Offsets of one partition do not determine those of the next."""
     for offsets, dense in [([4, 9, 5], True), ([4, 9, 6], False)]:
         (obj,) = write(
             store,
@@ -392,9 +392,7 @@ def test_density_is_by_partition(store):
 
 
 def test_delete_horizons_are_kept_where_there_are_any(store):
-    """The column is only where a tombstone has a horizon; chunks tell the bounds
-    (S23).
-    """
+    """The column is only there if a tombstone has a horizon; chunks have the bounds (S23)."""
     tables = [rewritten([1, 2, 3], [None, 70, 50]), rewritten([4, 5, 6])]
     first, second = rewrite(store, *tables, object_bytes=3 * 14)
     assert stored(store, first).column("delete_horizon").to_pylist() == [None, 70, 50]
@@ -404,8 +402,8 @@ def test_delete_horizons_are_kept_where_there_are_any(store):
 
 
 def test_offsets_must_rise(store):
-    """An offset is never given twice (S1): a cleaner that would do so stops before it writes."""
-    with pytest.raises(AssertionError, match="must rise"):
+    """An offset is never assigned twice (S1): a cleaner that would do so stops before it writes."""
+    with pytest.raises(AssertionError, match="must increase"):
         rewrite(store, rewritten([5, 5]))
     assert not store.counts
 
@@ -419,7 +417,7 @@ def test_rewritten_records_need_offsets(store):
 
 @pytest.mark.parametrize("room", [0, 1 << 14])
 def test_bytes_that_take_more_than_was_asked_for_are_all_there(store, monkeypatch, room):
-    """A footer is longer than one record; the file grows as often as it takes."""
+    """A footer is longer than one record; the file grows as often as needed."""
     monkeypatch.setattr(writing, "_ROOM_BYTES", room)
     (obj,) = write(store, (records([b"k"]), [0]))
     data = store.get(obj.ref.path)
@@ -430,8 +428,9 @@ def test_bytes_that_take_more_than_was_asked_for_are_all_there(store, monkeypatc
 @pytest.mark.parametrize("start", [0, 3])
 @pytest.mark.parametrize("key_bytes", [0, 1, 16])
 def test_keys_of_one_length_go_to_their_partitions(store, start, key_bytes):
-    """They are gathered as a type of that length, and stored as any other bytes; values are of
-    several lengths, some null."""
+    """They are gathered as a type of that length, and stored like other bytes; values have several
+    lengths, some are null.
+    """
     rows = 100
     keys = [b"%016d" % i for i in range(rows)]
     values = [None if i % 7 == 0 else b"v" * (i % 5) for i in range(rows)]

@@ -1,4 +1,4 @@
-"""Published views while all else goes on: readers at every moment, logs that are made anew, daemons
+"""Published views while everything else continues: readers at every moment, recreated logs, daemons
 that do not know it yet (S47, S63).
 """
 
@@ -63,7 +63,8 @@ def rows_of(log):
 @both
 def test_a_reader_at_every_moment_of_publications_passes_and_sweeps(name, store):
     """S63: from before the first call to after the last, the newest view is there and is the table
-    at the version that it states; so is the one before, until it expires."""
+    at the version that it states; so is the previous one, until it expires.
+    """
     clock = ManualClock(5_000)
     tables, looks = {}, 0
     read, versions = READERS[name]
@@ -96,7 +97,7 @@ def test_a_reader_at_every_moment_of_publications_passes_and_sweeps(name, store)
 
 @both
 def test_a_daemon_of_the_log_before_touches_no_view_of_the_new_one(name, store):
-    """S47, S63: neither the view nor any file of the log that stands there now, for days."""
+    """S47, S63: neither the view nor any file of the log that is there now, for days."""
     clock = ManualClock(5_000)
     old = Log.create(store, 1, CONFIG, clock=clock, ids=SeededIds(1))
     put(old, range(9))
@@ -120,8 +121,8 @@ def test_a_daemon_of_the_log_before_touches_no_view_of_the_new_one(name, store):
 @both
 def test_a_publisher_whose_log_is_recreated_at_the_last_moment(name, store, monkeypatch):
     """S47, S63: between its look at `_clog/log` and its create it can make a view that names the
-    old log, and no object of the new one is touched; the next publication replaces it as a
-    whole."""
+    old log, and no object of the new one is touched; the next publication replaces it entirely.
+    """
     clock, recreated = ManualClock(5_000), []
 
     def recreate(inner):
@@ -172,8 +173,8 @@ def test_a_publisher_whose_log_is_recreated_at_the_last_moment(name, store, monk
     ],
 )
 def test_metadata_of_others_is_damage_that_is_told(name, odd, store):
-    """Whatever it holds: publication and `verify` name the file or the table, nothing is read out
-    of it, and without it the view is published anew.
+    """Whatever it contains: publication and `verify` name the file or the table, nothing is read
+    from it, and without it the view is published again.
     """
     log = Log.create(store, 1, clock=ManualClock(5_000), ids=SeededIds(1))
     put(log, range(3))

@@ -63,8 +63,9 @@ def rows_of(table):
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("type_", [*WIDER, "added", "relaxed"])
 def test_objects_of_earlier_schemas_are_read_by_the_newest(type_, reader, tmp_path):
-    """S61, S63: fields that were added are null, numbers those of the wider type; the version that
-    was published before is read as ever, and so is what a pass rewrote."""
+    """S61, S63: added fields are null, numbers have the wider type; the version that was published
+    before is read as usual, and so is what a pass rewrote.
+    """
     name, read = READERS[reader]
     narrow, wide, value = WIDER.get(type_, (pa.int32(), None, 7))
     path = str(tmp_path / "log")

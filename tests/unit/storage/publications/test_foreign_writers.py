@@ -69,7 +69,7 @@ def copy(published, tmp_path):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_nobody_else_writes(copy, name):
-    """S63: the table demands a writer feature that nobody knows; no file is missing, changed or
+    """S63: the table requires a writer feature that nobody knows; no file is missing, changed or
     left behind.
     """
     before = contents(copy)
@@ -95,8 +95,9 @@ HARMLESS = {
 @pytest.mark.parametrize("name", HARMLESS)
 @pytest.mark.parametrize("days", [0, 40])
 def test_what_delta_rs_does_without_asking_harms_nothing(copy, name, days):
-    """S63: a checkpoint, and the deletion of old versions, ask for no writer feature; the table
-    stays what it is, also where versions are older than Delta keeps, and is published on."""
+    """S63: a checkpoint, and the deletion of old versions, require no writer feature; the table
+    stays what it is, even if versions are older than Delta keeps, and is published further.
+    """
     log = Log.open(copy)
     for path in Path(copy, "_delta_log").iterdir():
         old = path.stat().st_mtime - days * 86_400
@@ -144,7 +145,7 @@ def test_pyiceberg_changes_no_file(copy, name):
 
 @pytest.mark.parametrize("full", [False, True])
 def test_a_vacuum_deletes_nothing(copy, full):
-    """S63: it is refused, or does not see what lies in the log's folder, however old it is."""
+    """S63: it is refused, or does not see what is in the log's folder, however old it is."""
     before = contents(copy)
     table = deltalake.DeltaTable(copy)
     given = {"retention_hours": 0, "enforce_retention_duration": False, "full": full}

@@ -1,4 +1,4 @@
-"""What is of Iceberg's alone: locations, files that the sweep takes, a missing package (S63)."""
+"""What is specific to Iceberg: locations, files that the sweep deletes, a missing package (S63)."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ def files_of(store):
 
 
 def test_a_log_that_was_copied_is_published_anew(tmp_path):
-    """S63: Iceberg names locations in full; snapshots from where it stood before are left out."""
+    """S63: Iceberg names locations in full; snapshots of an earlier location are left out."""
     pyiceberg = pytest.importorskip("pyiceberg.table")
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
     log = Log.create(first, 1, storage_options={"fsync": False})
@@ -45,7 +45,7 @@ def test_a_log_that_was_copied_is_published_anew(tmp_path):
 
 
 def test_the_sweep_takes_what_no_version_names(make_log, store, clock):
-    """S63: manifests and vectors of versions that expired; not those of versions that are left."""
+    """S63: manifests and vectors of expired versions; not those of versions that are left."""
     log = make_log(config={"file.delete.delay.ms": "1000"}, on=ClockedStore(store, clock))
     for i in range(6):
         put(log, range(9), str(i))
@@ -71,8 +71,9 @@ def test_a_table_of_somebody_else_is_left_alone(make_log, store):
 
 
 def test_a_table_that_somebody_altered_is_published_anew(make_log, store):
-    """S63: who commits there changes columns or properties under our own snapshot; that is no
-    version of ours, though the log has nothing new."""
+    """S63: a foreign commit there changes columns or properties under clog's own snapshot; that is
+    not a version of clog's, though the log has nothing new.
+    """
     log = make_log()
     put(log, range(5))
     assert log.publish("iceberg").table_version == 1
@@ -88,7 +89,7 @@ def test_a_table_that_somebody_altered_is_published_anew(make_log, store):
 
 
 def test_a_missing_package_is_named(make_log, store, monkeypatch):
-    """S63: nothing is written that nobody can finish."""
+    """S63: nothing is written that cannot be finished."""
     log = make_log()
     put(log, [1])
     monkeypatch.setitem(sys.modules, "fastavro", None)

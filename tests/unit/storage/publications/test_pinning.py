@@ -1,4 +1,4 @@
-"""When pins come and go (FORMAT.md §14)."""
+"""When pins are set and removed (FORMAT.md §14)."""
 
 from clog.storage.format.commits import Pin
 from clog.storage.publications.publish import PARTS, after_withdrawal, with_pin, without_expired
@@ -9,8 +9,8 @@ def pins(*rows):
 
 
 def test_a_pin_stays_until_the_view_after_it_is_old():
-    """S63: by when that view was written, not by when its pin was committed: its publisher may
-    have slept.
+    """S63: by the time at which that view was written, not at which its pin was committed: its
+    publisher may have been delayed.
     """
     three = pins((0, 10, 100), (1, 20, 200), (2, 30, 300))
     written = {0: 110, 1: 900, 2: 950}
@@ -19,7 +19,7 @@ def test_a_pin_stays_until_the_view_after_it_is_old():
 
 
 def test_a_view_that_is_not_there_holds_the_pin_before_it():
-    """S63: its publisher may be asleep, and wake to create it."""
+    """S63: its publisher may be delayed, and create it later."""
     two = pins((0, 10, 100), (1, 20, 200))
     assert without_expired(two, lambda _: None, before_ms=10**9) == two
 
@@ -50,15 +50,15 @@ def test_of_two_publishers_the_lower_version_is_pinned():
 
 
 def test_a_pin_holds_for_the_later_versions_that_it_replaces():
-    """S63: others published them since it was prepared, or the view was taken away."""
+    """S63: others published them since it was prepared, or the view was removed."""
     later = pins((7, 10, 100), (8, 11, 200))
     assert with_pin(later, Pin(0, 12, 300), delay_ms=0) == pins((0, 10, 300))
     assert with_pin(later, Pin(7, 12, 300), delay_ms=0) == pins((7, 10, 100))
 
 
 def test_a_withdrawn_view_needs_no_pin_after_the_delay():
-    """S63, S69: its own at once, as nobody can read that version, or create it; those of versions
-    before it when readers of these are done; those of versions to come stay.
+    """S63, S69: its own at once, as nobody can read that version, or create it; those of earlier
+    versions when their readers are done; those of future versions stay.
     """
     some = pins((1, 10, 100), (2, 20, 200), (4, 30, 900))
     assert after_withdrawal(some, 2, 500, before_ms=499) == pins((1, 10, 100), (4, 30, 900))

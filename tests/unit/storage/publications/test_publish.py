@@ -55,7 +55,7 @@ def check(log, store, version=None, name="delta"):
 
 
 def versions(store, name):
-    """Counted from 0, as all numbers of versions in these tests."""
+    """Counted from 0, like all version numbers in these tests."""
     return [version - FIRST[name] for version in READERS[name][1](store)]
 
 
@@ -126,7 +126,7 @@ def test_publishing_again_changes_nothing(name, make_log, store, open_log):
 
 
 def test_a_publication_is_the_difference(make_log, store):
-    """S63: its size follows from what changed, not from the log's."""
+    """S63: its size depends on what changed, not on the log's size."""
     log = make_log()
     for i in range(8):
         put(log, range(10 * i, 10 * i + 10))
@@ -140,7 +140,7 @@ def test_a_publication_is_the_difference(make_log, store):
 
 @both
 def test_two_publishers_make_one_version(name, make_log, store, open_log, monkeypatch):
-    """S63: who comes second finds the first one's, and publishes what is newer, if anything is."""
+    """S63: the second finds the first one's, and publishes what is newer, if there is anything."""
     log, other = make_log(), open_log()
     put(log, range(3))
     view, done = type(view_of(log.handle.standing, name)), []
@@ -161,8 +161,8 @@ def test_two_publishers_make_one_version(name, make_log, store, open_log, monkey
 
 @both
 def test_versions_that_a_view_needs_are_not_swept(name, make_log, store, clock):
-    """S63: objects that were replaced stay while a published version within its retention names
-    them; then they go.
+    """S63: replaced objects stay while a published version within its retention names them; then
+    they are deleted.
     """
     log = make_log(config={"file.delete.delay.ms": "1000", "min.cleanable.dirty.ratio": "0"})
     put(log, range(9))
@@ -233,7 +233,7 @@ def test_a_table_of_somebody_else_is_left_alone(make_log, store):
 
 
 def test_a_writer_who_came_in_all_the_same_is_undone(make_log, store):
-    """S63: a publication is the whole difference to what the view says, whoever said it."""
+    """S63: a publication is the whole difference to what the view says, whoever wrote that."""
     log = make_log()
     put(log, range(5))
     log.publish("delta")
@@ -249,7 +249,9 @@ def test_a_writer_who_came_in_all_the_same_is_undone(make_log, store):
 
 @both
 def test_a_log_that_was_recreated_takes_the_view_over(name, make_log, store, open_log):
-    """S47, S63: all of the old log's goes, and an old handle publishes nothing more."""
+    """S47, S63: everything of the old log's is removed, and an old handle publishes
+    nothing more.
+    """
     old = make_log()
     put(old, range(5))
     old.publish(name)
@@ -310,7 +312,7 @@ def test_long_vectors_are_in_a_file_that_the_sweep_takes(make_log, store, clock)
 
 
 def test_what_publishing_costs(make_log, store, clock):
-    """S63: a log that is published costs its writers nothing; one that is not has no trace."""
+    """S63: a published log costs its writers nothing; an unpublished one has no trace of it."""
     counting = CountingStore(store)
     log = make_log(on=counting)
     put(log, [1])
@@ -329,7 +331,7 @@ def test_what_publishing_costs(make_log, store, clock):
 @both
 def test_a_publisher_that_fell_asleep(name, make_log, store, clock, open_log, monkeypatch):
     """S63: its pin holds what it is about to publish; its create is refused once others made the
-    view's version, and then it publishes what is newest.
+    view's version, and then it publishes the newest.
     """
     log = make_log(config={"file.delete.delay.ms": "1000", "min.cleanable.dirty.ratio": "0"})
     put(log, range(9))
@@ -360,7 +362,7 @@ def test_a_publisher_that_fell_asleep(name, make_log, store, clock, open_log, mo
 def test_a_version_that_expired_while_it_was_prepared(
     name, make_log, store, clock, open_log, monkeypatch
 ):
-    """S63: it is not pinned any more: the newest one is published instead."""
+    """S63: it is no longer pinned: the newest one is published instead."""
     log = make_log(config={"file.delete.delay.ms": "0", "min.cleanable.dirty.ratio": "0"})
     put(log, range(9))
     view, slept = type(view_of(log.handle.standing, name)), []
@@ -383,9 +385,7 @@ def test_a_version_that_expired_while_it_was_prepared(
 
 
 def test_verify_checks_what_views_name(make_log, store):
-    """S63: an object that is gone, and a view that cannot be read, are found; a view that was
-    taken away is not damage.
-    """
+    """S63: a missing object, and an unreadable view, are found; a removed view is not damage."""
     log = make_log(config={"min.cleanable.dirty.ratio": "0"})
     put(log, range(5))
     log.publish("delta")
@@ -408,6 +408,6 @@ def test_verify_checks_what_views_name(make_log, store):
 
 
 def test_each_format_has_a_row_and_a_view():
-    """What configs, paths and the command line offer can be published."""
+    """Every format that configs, paths and the command line offer can be published."""
     assert [*VIEWS] == [*FORMATS]
     assert all(VIEWS[name].row is row for name, row in FORMATS.items())

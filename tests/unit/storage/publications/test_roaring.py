@@ -24,12 +24,12 @@ def test_any_set_is_read_back(rows, share):
 
 @given(st.lists(st.integers(1, 70_000), max_size=12), st.booleans())
 def test_runs_of_any_length_are_read_back(lengths, begins):
-    """Runs that end at a container's end, and go on behind it, too."""
+    """Also runs that end at a container's end, and continue after it."""
     values = [(i % 2 == 0) == begins for i in range(len(lengths))]
     mask = np.repeat(np.array(values, np.bool_), lengths)
     assert np.array_equal(read(to_roaring64(mask)), np.flatnonzero(mask))
 
 
 def test_a_long_run_is_short():
-    """A whole object that is hidden costs few bytes, however many rows it has."""
+    """A whole hidden object costs few bytes, however many rows it has."""
     assert len(to_roaring64(np.ones(1_000_000, np.bool_))) < 350

@@ -48,8 +48,9 @@ def test_a_view_never_goes_back_in_time(name, store):
 
 @pytest.mark.parametrize("name", READERS)
 def test_what_another_process_published_is_not_undone(name, make_log, store, open_log, monkeypatch):
-    """S63: between this one's looks at the log and at the view others append and publish; what
-    they showed is there in the next version, too."""
+    """S63: between this thread's looks at the log and at the view others append and publish; what
+    they showed is in the next version too.
+    """
     log, other = make_log(), open_log()
     log.append([{"key": "a", "value": "1"}])
     log.publish(name)

@@ -1,4 +1,4 @@
-"""Publications that are refused, and views that are taken back (S46, S63, S68, S69)."""
+"""Publications that are refused, and views that are withdrawn (S46, S63, S68, S69)."""
 
 import json
 import sys
@@ -64,7 +64,7 @@ def rows_of(log):
 
 
 def pin_without_view(log, name):
-    """What a publication of a release before left when it was refused after its pin."""
+    """What a publication of an earlier release left when it was refused after its pin."""
     before = FeatureNames(write=("publications", "superseded-rows"))
     number = FIRST[name]
 
@@ -111,7 +111,7 @@ def test_a_missing_package_leaves_nothing(make_log, store, monkeypatch):
 
 @both
 def test_a_store_that_refuses_the_view_leaves_nothing(name, store, clock):
-    """S68: also where it published before, and the right was taken away since."""
+    """S68: also if it published before, and the permission was removed since."""
     denied = Denied(store)
     log = Log.create(denied, 1, CONFIG, clock=clock)
     put(log, "ab")
@@ -138,8 +138,9 @@ def test_a_store_that_refuses_the_view_leaves_nothing(name, store, clock):
 
 @both
 def test_a_view_that_is_withdrawn_shows_nothing(name, make_log, store, clock):
-    """S69: its newest version has no files, the ones before are gone, what readers of these still
-    read goes after the delay; it may be published again."""
+    """S69: its newest version has no files, the earlier ones are gone, what their readers still
+    read is deleted after the delay; it may be published again.
+    """
     log = make_log(config=CONFIG)
     put(log, "abc")
     put(log, "abc", "2")
@@ -213,8 +214,9 @@ def test_every_reader_sees_a_withdrawn_view_as_empty(tmp_path):
 def test_a_pin_without_a_view_goes_with_a_version_that_takes_its_number(
     name, make_log, store, clock, open_log, monkeypatch
 ):
-    """S68, S69: its publisher may be asleep, and wakes to find the number taken; nothing of what
-    it names is missing then."""
+    """S68, S69: its publisher may be delayed, and then find the number taken; nothing that it names
+    is missing then.
+    """
     log = make_log(config=CONFIG)
     put(log, "abc")
     view, slept = type(view_of(log, name)), []
@@ -272,7 +274,7 @@ def test_a_log_of_an_older_release_with_such_a_pin_gets_free(name, config, store
 
 
 def old_config(log, more):
-    """Sets configs as a release did that refused less."""
+    """Sets configs as a release did that refused fewer."""
     log.handle.commit(lambda tip, _: Edit(config={**tip.head.config, **more}), operation="alter")
 
 
@@ -315,7 +317,7 @@ def test_a_view_that_the_store_does_not_let_withdraw_is_given_up_by_force(name, 
 
 @both
 def test_nothing_to_withdraw(name, make_log, store):
-    """S68: a log without a view stays as it is, and a table of somebody else is left alone."""
+    """S68: a log without a view stays as it is, and a foreign table is left alone."""
     log = make_log()
     before = contents(store)
     result = log.withdraw(name)
@@ -334,7 +336,7 @@ def test_nothing_to_withdraw(name, make_log, store):
 
 @both
 def test_what_a_published_view_cannot_hold_is_refused_when_it_is_asked_for(name, store, clock):
-    """S69: with the way out, which works."""
+    """S69: with a remedy that works."""
     lacks = {"delta": pa.time64("us"), "iceberg": pa.uint16()}[name]
     log = Log.create(store, 1, clock=clock, **typed(pa.int32()))
     log.append([{"key": "k", "value": {"a": 1}, "timestamp": 1}])
@@ -351,15 +353,15 @@ def test_what_a_published_view_cannot_hold_is_refused_when_it_is_asked_for(name,
     log.withdraw(name)
     for change in changes:
         change()
-    with pytest.raises(InvalidInputError, match="could not be any more"):
+    with pytest.raises(InvalidInputError, match="this change would prevent it"):
         log.alter({"table.publish": name})
 
 
 @both
 def test_a_log_that_is_to_be_published_and_cannot_is_not_made(name, store, clock):
-    """S69: nor does a config say so that is altered."""
+    """S69: nor does an altered config say so."""
     lacks = {"delta": pa.time64("us"), "iceberg": pa.uint16()}[name]
-    with pytest.raises(ClogError, match="no type for"):
+    with pytest.raises(ClogError, match="no type"):
         Log.create(store, 1, clock=clock, **typed(lacks, **{"table.publish": name}))
     config = {"table.publish": name, "message.timestamp.type": "LogAppendTime"}
     with pytest.raises(ClogError, match="LogAppendTime"):
@@ -368,7 +370,7 @@ def test_a_log_that_is_to_be_published_and_cannot_is_not_made(name, store, clock
 
 
 def test_other_configs_of_a_log_that_cannot_be_published_may_be_altered(store, clock):
-    """S42: what an older release let in is no reason to refuse anything else."""
+    """S42: what an older release accepted is no reason to refuse anything else."""
     log = Log.create(store, 1, clock=clock)
     old_config(log, {"table.publish": "delta", "message.timestamp.type": "LogAppendTime"})
     assert log.alter({"segment.ms": "1000"})["segment.ms"] == "1000"

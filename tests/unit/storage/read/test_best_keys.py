@@ -23,8 +23,8 @@ def triples(chosen, rows):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_of_each_key_the_best_row_is_found_unless_one_elsewhere_beats_it(seed):
-    """S56, S57: a row that is suspect counts only where one of its key is none, wherever that is.
-    Keys share first words, and the room is closed up where it is full.
+    """S56, S57: a suspect row counts only if a row of its key is none, wherever that is. Keys share
+    first words, and the table is compacted when it is full.
     """
     rng = np.random.default_rng(seed)
     words = rng.integers(0, 1 << 63, (60, 2), dtype=np.uint64)
@@ -54,7 +54,7 @@ def test_of_each_key_the_best_row_is_found_unless_one_elsewhere_beats_it(seed):
 
 
 def test_an_empty_map_beats_nothing():
-    """S56: as where no part of a log is dirty."""
+    """S56: as if no part of a log were dirty."""
     made = BestKeys(1)
     words, none = np.ones((2, 2), np.uint64), np.zeros(2, np.int64)
     assert made.beats(words, none, none).tolist() == [False, False]
@@ -63,7 +63,7 @@ def test_an_empty_map_beats_nothing():
 
 
 def test_a_row_takes_48_bytes_and_half_as_many_for_a_moment():
-    """What docs/which-record-wins.md says of a table's memory."""
+    """What docs/which-record-wins.md says about a table's memory."""
     count = 200_000
     words = np.random.default_rng(1).integers(0, (1 << 64) - 1, (count, 2), dtype=np.uint64)
     numbers, counts = np.arange(count), np.ones(count, np.bool_)

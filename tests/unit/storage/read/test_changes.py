@@ -37,7 +37,7 @@ def test_records_without_a_key_are_no_changes(make_log, store):
 
 
 def test_superseded_objects_are_read_for_their_keys_only(make_log, store):
-    """What a key was before costs its key, not its value: large objects are not read again."""
+    """The key's earlier value costs its key, not its value: large objects are not read again."""
     log = make_log(config={"compression.type": "none"})
     big = 3 << 20
     for i in range(4):
@@ -59,7 +59,7 @@ def test_a_position_that_is_none(make_log, store):
 
 
 def test_changes_end_where_their_offsets_say(make_log, open_log, monkeypatch):
-    """Without gap or overlap, also where another thread refreshed the log's handle meanwhile."""
+    """Without gap or overlap, even if another thread refreshed the log's handle meanwhile."""
     log = make_log()
     log.append([{"key": "a", "value": "1"}])
     manifest = log.handle.manifest

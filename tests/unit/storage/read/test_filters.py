@@ -43,8 +43,9 @@ def ascending(tmp_path_factory):
 
 
 def read_bytes(store, read):
-    """What a read returns, and how many bytes it took; by a handle of its own, whose caches are
-    empty."""
+    """What a read returns, and how many bytes it took; with its own handle, whose caches
+    are empty.
+    """
     log = Log.open(store)
     log.table()
     store.reset()
@@ -62,7 +63,7 @@ def read_bytes(store, read):
     ],
 )
 def test_row_groups_that_cannot_fit_are_not_fetched(ascending, condition, rows, groups):
-    """Of a table, of a read and of a lazy frame alike; the keys of the dirty part come on top."""
+    """For a table, a read and a lazy frame alike; the keys of the dirty part are added."""
     _, everything = read_bytes(ascending, lambda log: log.table().to_arrow())
     path = {"id": "key"}.get(condition[0], f"value.{condition[0]}")
     found, table_bytes = read_bytes(ascending, lambda log: log.table(filter=[condition]).to_arrow())
@@ -75,7 +76,7 @@ def test_row_groups_that_cannot_fit_are_not_fetched(ascending, condition, rows, 
 
 
 def test_other_columns_are_not_read_for_a_filter(ascending):
-    """Only those that the filter names, and those that are asked for."""
+    """Only those that the filter names, and the requested ones."""
     found, read_in = read_bytes(
         ascending, lambda log: log.table(filter=pc.field("price") >= 0, columns=["city"]).to_arrow()
     )
@@ -85,8 +86,9 @@ def test_other_columns_are_not_read_for_a_filter(ascending):
 
 
 def test_keys_that_a_filter_rules_out_are_not_mapped(ascending):
-    """A condition on keys alone holds of the dirty part's keys, too: nothing of other row groups is
-    fetched."""
+    """A condition on keys alone also applies to the dirty part's keys: nothing of other row groups
+    is fetched.
+    """
     _, by_value = read_bytes(
         ascending, lambda log: log.table(filter=[("price", "<", 1.0)], columns=["price"]).to_arrow()
     )
@@ -98,7 +100,7 @@ def test_keys_that_a_filter_rules_out_are_not_mapped(ascending):
 
 
 def test_an_older_row_that_fits_does_not_come_back(make_log):
-    """A filter asks the latest row of each key, by whatever it is found."""
+    """A filter tests the latest row of each key, however it is found."""
     rows = [{"id": 1, "price": 5, "city": "Riga"}]
     log = make_log(key="id", like=rows)
     log.append(rows)
@@ -116,7 +118,7 @@ def test_an_older_row_that_fits_does_not_come_back(make_log):
 
 
 def test_conditions_on_records(make_log):
-    """Partition, offset and timestamp are columns, too, also of a table of rows."""
+    """Partition, offset and timestamp are columns too, also for a table of rows."""
     rows = [{"id": i, "city": f"c{i}"} for i in range(20)]
     log = make_log(partitions=2, key="id", like=rows)
     log.append(rows)
@@ -155,7 +157,7 @@ def test_a_log_of_bytes(make_log):
     ],
 )
 def test_what_is_no_filter_is_refused(make_log, given):
-    """In words, and without the values."""
+    """With a message, and without the values."""
     log = make_log(key="id", like=[{"id": 1, "price": 2.0, "city": ""}])
     for call in (log.table, log.read):
         with pytest.raises(InvalidInputError, match="filter") as refused:
@@ -190,7 +192,7 @@ LAZY = [
 
 @pytest.mark.parametrize(("predicate", "is_known"), LAZY)
 def test_a_lazy_frame_reads_what_its_query_asks(ascending, monkeypatch, predicate, is_known):
-    """It gives what the frame in memory gives, and hands down what it can."""
+    """It gives what the frame in memory gives, and pushes down what it can."""
     log, pushed, plan = Log.open(ascending), [], filters._as_filter
     monkeypatch.setattr(filters, "_as_filter", lambda *of: pushed.append(plan(*of)) or pushed[-1])
     expected = log.table().to_polars().filter(predicate).select("id", "price").sort("id")
@@ -200,7 +202,7 @@ def test_a_lazy_frame_reads_what_its_query_asks(ascending, monkeypatch, predicat
 
 
 def test_a_lazy_frame_reads_little(ascending):
-    """The columns that are asked for, and no more rows than wanted."""
+    """The requested columns, and no more rows than requested."""
     total, read_in = read_bytes(
         ascending,
         lambda log: log.table().to_polars(lazy=True).select(pl.col("price").sum()).collect(),

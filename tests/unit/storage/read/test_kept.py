@@ -1,4 +1,4 @@
-"""What the first read of a table leaves to the second."""
+"""What the first read of a table keeps for the second."""
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +35,7 @@ def test_small_objects_are_fetched_once(counting):
 
 
 def test_keys_come_in_the_order_of_their_batches():
-    """Those of batches that are not asked for are forgotten."""
+    """Those of unrequested batches are dropped."""
     kept = Kept(None, 1 << 20)
     for first in (0, 100, 200):
         kept.keep_keys(batch(first, [b"%d" % first]))
@@ -62,7 +62,7 @@ def test_more_than_the_budget_is_not_kept(counting):
 
 
 def test_a_slice_does_not_hold_its_batch():
-    """The budget counts what is kept: of an object of many partitions a slice is what one has."""
+    """The budget counts what is kept: of an object of many partitions a slice is its own part."""
     before = pa.total_allocated_bytes()
     kept = Kept(None, 1 << 20)
     for i in range(10):

@@ -20,7 +20,7 @@ KEYS = 600
 
 @pytest.fixture
 def large(monkeypatch):
-    """Every object counts as one that is too large to be fetched whole; row groups are small."""
+    """Every object counts as too large to be fetched whole; row groups are small."""
     for module in (writer, reader, lookup, scan):
         monkeypatch.setattr(module, "WHOLE_BYTES", 0)
     monkeypatch.setattr(writer, "GROUP_ROWS", 50)
@@ -35,7 +35,7 @@ def put(log, numbers, value):
 
 
 def history(make_log, counting, **options):
-    """A clean part that was rewritten, dirty objects behind it, tombstones, an absent key."""
+    """A clean part that was rewritten, dirty objects after it, tombstones, an absent key."""
     log = make_log(partitions=2, config={"min.compaction.lag.ms": "0"}, on=counting, **options)
     put(log, range(KEYS), b"old")
     put(log, range(0, KEYS, 3), b"mid")
@@ -81,8 +81,9 @@ def test_small_objects_are_looked_up_too(make_log, counting):
 
 @pytest.mark.parametrize("number", [3, 150, 156, 199, KEYS - 1])
 def test_a_warm_lookup_takes_at_most_two_requests(make_log, counting, large, number):
-    """One to see that there is no newer version, one for the rows; of a table that is held, one.
-    In whatever object the key is, cleaned or fresh."""
+    """One to see that there is no newer version, one for the rows; for a table that is kept, one.
+    Whatever object the key is in, cleaned or fresh.
+    """
     log = history(make_log, counting)
     everything = {row["key"]: row["value"] for row in log.table().to_arrow().to_pylist()}
     log.table().get("nobody")  # warms up
@@ -127,7 +128,7 @@ def test_only_the_rows_that_may_hold_a_key_are_read(make_log, store, large):
 
 
 def test_a_chunk_of_a_shared_object_is_told_apart(make_log, counting, large):
-    """A fresh object holds all partitions; a key of one costs no reading for the others."""
+    """A fresh object contains all partitions; a key of one costs no reading for the others."""
     log = make_log(partitions=8, on=counting)
     put(log, range(200), b"v")
     table = log.table()
@@ -153,7 +154,7 @@ def test_memory_for_indexes_is_bounded(make_log, counting, large):
 
 
 def test_a_damaged_index_is_corruption(make_log, counting, store, large):
-    """The log says so, and never answers wrong; reading without it goes on."""
+    """The log reports it, and never answers wrongly; reading without it continues."""
     log = history(make_log, counting)
     ref = next(c.object for _, c in log.handle.manifest().chunks() if c.object.index_bytes)
     data = bytearray(inside(store).get(ref.path))
@@ -185,7 +186,7 @@ def test_several_partitions_with_one_key(make_log, counting):
 
 
 def test_changes_as_a_table(make_log, counting):
-    """`Log.changes`: tombstones included, and from where it goes on."""
+    """`Log.changes`: tombstones included, and where it continues."""
     log = make_log(on=counting)
     put(log, range(5), b"1")
     before = log.table()
@@ -203,7 +204,7 @@ def test_changes_as_a_table(make_log, counting):
 
 
 def test_many_keys_of_one_object_are_read_together(make_log, counting, large):
-    """One request for each object that holds any, not one a key."""
+    """One request for each object that contains any, not one per key."""
     log = history(make_log, counting)
     table = log.table()
     table.get("nobody")
@@ -236,7 +237,7 @@ def test_dead_rows_cost_no_more_when_warm(make_log, counting, large, monkeypatch
 
 
 def uncoalesced(make_log, objects, on=None):
-    """A log of many objects of one or two records each, which nobody coalesced."""
+    """A log of many objects of one or two records each, which were not coalesced."""
     log = make_log(partitions=1, on=on)
     for i in range(objects):
         records = [{"key": key(i % 50), "value": b"%d" % i}, {"key": b"once-%d" % i, "value": b"1"}]
@@ -246,7 +247,7 @@ def uncoalesced(make_log, objects, on=None):
 
 
 def counter(monkeypatch, owner, name):
-    """Counts the calls of a function, which go on."""
+    """Counts the calls of a function, which are passed on."""
     calls, made = [], getattr(owner, name)
 
     def counted(*args, **kwargs):
@@ -258,8 +259,8 @@ def counter(monkeypatch, owner, name):
 
 
 def test_a_warm_lookup_visits_no_object_but_that_of_the_key(make_log, counting, monkeypatch):
-    """Of 200 objects: the key is hashed once, the indexes are asked in runs, the version is planned
-    once, and one request reads the row; a key that is nowhere costs none.
+    """Of 200 objects: the key is hashed once, the indexes are searched in runs, the version is
+    planned once, and one request reads the row; an absent key costs none.
     """
     monkeypatch.setattr(scan, "RUN_PIECES", 64)
     log = uncoalesced(make_log, 200, on=counting)
@@ -295,7 +296,7 @@ def test_what_is_known_stays_known_in_the_next_version(make_log, counting, monke
 
 
 def test_a_plan_goes_on_from_the_one_before(make_log, clock):
-    """Whatever happened to segments in between, it is what a plan from nothing is."""
+    """Whatever happened to segments in between, it is what a new plan is."""
     log = make_log(partitions=1, config={"segment.chunks": 4, "min.compaction.lag.ms": "0"})
     known = KnownPieces()
     for i in range(40):
@@ -312,8 +313,8 @@ def test_a_plan_goes_on_from_the_one_before(make_log, clock):
 
 
 def test_lookups_by_runs_find_what_the_table_holds(make_log, open_log, counting, monkeypatch):
-    """However pieces fall into runs: the newest record of each key, none twice, and no older object
-    is read for a key that a newer one has.
+    """However pieces are divided into runs: the newest record of each key, none twice, and no older
+    object is read for a key that a newer one has.
     """
     uncoalesced(make_log, 120, on=counting)
     wanted = [*map(key, range(60)), *(b"once-%d" % i for i in range(130)), key(3)]

@@ -25,8 +25,9 @@ def words(keys):
     st.booleans(),
 )
 def test_what_it_took_is_what_it_knows(keys, gaps, room, step, asked_between):
-    """S19: keys are told apart by all 128 bits, however many of them are the same; it stops where
-    three quarters of the room are other keys, and has taken every row before."""
+    """S19: keys are distinguished by all 128 bits, however many of them are the same; it stops when
+    three quarters of the space are other keys, and has taken every row before.
+    """
     offsets = np.cumsum(gaps)[: len(keys)]
     latest = LatestKeys(room)
     taken = 0
@@ -61,7 +62,7 @@ def test_nothing_is_known_after_clear(keys):
 
 
 def test_its_memory_is_what_it_says():
-    """ROW_BYTES a row, and half of it while it settles."""
+    """ROW_BYTES per row, and half of it while it settles."""
     rows = 300_000
     hashes = np.random.default_rng(1).integers(0, 1 << 64, (rows, 2), dtype=np.uint64)
     offsets = np.arange(rows)

@@ -33,7 +33,8 @@ def as_dict(table):
 
 def test_the_latest_of_each_key(make_log):
     """Tombstoned keys are absent, an empty value is a value (S4), and the schema is that of reads,
-    whatever there is."""
+    whatever the contents.
+    """
     log = make_log(partitions=2)
     assert log.table().to_arrow().schema == READ_SCHEMA
     put(log, a="1", b="2", c="3")
@@ -46,8 +47,9 @@ def test_the_latest_of_each_key(make_log):
 
 
 def test_a_table_keeps_its_own_offsets(make_log):
-    """A caller may change the offsets that a table handed out: neither that table nor the next one
-    of the version says anything else, though they are one object."""
+    """A caller may modify the offsets that a table returned: neither that table nor the next one of
+    the version changes, though they are one object.
+    """
     log = make_log(partitions=2)
     put(log, a="1", b="2", c="3")
     table, expected = log.table(), log.end_offsets()
@@ -104,7 +106,7 @@ def test_a_package_that_is_missing_is_named(make_log, monkeypatch, method, packa
 
 
 def test_as_of_a_time(make_log, clock, open_log):
-    """The newest version committed by then; every later time is the newest version."""
+    """The newest version committed by then; every later time gives the newest version."""
     log = make_log()
     start_ms, then = clock.now_ms(), {}
     for i in range(21):
@@ -173,8 +175,9 @@ def test_a_table_of_one_partition(make_log):
 
 @pytest.mark.parametrize("times", [2, 4, 7])
 def test_more_dirty_keys_than_the_budget_holds(make_log, store, times):
-    """Exact, each key once; for each map-full of records the keys are read once more, and what is
-    delivered: each object twice here, where one holds more than a map-full."""
+    """Exact, each key once; for each map-full of records the keys are read once more, and so are
+    the yielded rows: each object twice here, as one holds more than a map-full.
+    """
     capacity = 500
     budget = capacity * ROW_BYTES
     log = make_log()
@@ -195,8 +198,9 @@ def test_more_dirty_keys_than_the_budget_holds(make_log, store, times):
 
 @pytest.mark.parametrize("columns", [None, ["value"], ["offset"], ["key", "timestamp"]])
 def test_small_objects_are_read_once(make_log, store, columns):
-    """A request for each: what was fetched for their keys is delivered, other columns too, unless
-    the budget has no room for it; offsets of dense objects are known without."""
+    """One request for each: what was fetched for their keys is used, other columns too, unless the
+    budget has no space for it; offsets of dense objects are known without.
+    """
     log = make_log(partitions=2)
     for i in range(6):
         log.append([{"key": f"{j}", "value": f"{i} {j}"} for j in range(i, 20)])
@@ -215,7 +219,7 @@ def test_small_objects_are_read_once(make_log, store, columns):
 
 
 def test_few_superseded_rows_leave_the_others_where_they_are(make_log):
-    """In their order, wherever those lie that are left out: at the ends, side by side, anywhere."""
+    """In order, wherever those are that are left out: at the ends, side by side, anywhere."""
     log = make_log()
     log.append([{"key": f"{i}", "value": "old"} for i in range(9_000)])
     gone = [0, 1, 4_000, 8_999]
@@ -230,7 +234,8 @@ def test_few_superseded_rows_leave_the_others_where_they_are(make_log):
 
 def test_a_slice_of_the_view(make_log):
     """The slices of a view together are the view, whatever the map's budget: what follows a slice
-    is mapped, not delivered."""
+    is mapped, not yielded.
+    """
     log = make_log()
     for i in range(12):
         log.append([{"key": str(j), "value": f"{i} {j}"} for j in range(i, 20)])
@@ -274,7 +279,9 @@ def test_an_old_version_does_not_show_what_was_deleted_since(make_log, clock, na
 
 
 def test_a_key_that_is_no_text(make_log):
-    """Half of a surrogate pair and what is neither bytes nor text: our error, without the key."""
+    """Half of a surrogate pair and what is neither bytes nor text: a clog error, without
+    the key.
+    """
     log = make_log()
     put(log, a="1")
     table = log.table()
@@ -287,8 +294,9 @@ def test_a_key_that_is_no_text(make_log):
 
 
 def test_rows_are_counted_without_reading_them(make_log, store):
-    """Of dense objects whose masks say which rows show nothing is fetched, of rewritten ones the
-    offsets alone."""
+    """For dense objects whose masks say which rows show nothing is fetched, for rewritten ones only
+    the offsets.
+    """
     counting = CountingStore(store)
     log = make_log(partitions=1, on=counting, config={"min.cleanable.dirty.ratio": "0"})
     log.upgrade(["superseded-rows"])
@@ -310,7 +318,7 @@ def test_rows_are_counted_without_reading_them(make_log, store):
 
 
 class WatchedStore(WrappingStore):
-    """Keeps by which threads objects are read."""
+    """Records by which threads objects are read."""
 
     def __init__(self, inner):
         super().__init__(inner)
@@ -332,8 +340,9 @@ def large(log, rows, first=0, value_bytes=40):
 
 
 def test_no_values_are_read_for_tombstones_where_there_are_none(make_log, store):
-    """Who counts an uncleaned table reads its keys, and values only where one of its objects holds
-    a tombstone."""
+    """Counting an uncleaned table reads its keys, and values only if one of its objects contains a
+    tombstone.
+    """
     counting = CountingStore(store)
     log = make_log(partitions=1, on=counting)
     put(log, a="1")
@@ -354,9 +363,9 @@ def test_no_values_are_read_for_tombstones_where_there_are_none(make_log, store)
 
 
 def test_all_rows_of_large_objects_are_read_by_threads(make_log, store):
-    """Whoever wants all rows in memory gets those that come one by one, in their order: where there
-    are large objects threads read and decode the next ones meanwhile; for small ones none is
-    made."""
+    """Collecting all rows in memory gives those that come one by one, in order: for large objects
+    threads read and decode the next ones meanwhile; for small ones no thread is started.
+    """
     watched = WatchedStore(store)
     log = make_log(partitions=1, on=watched)
     for i in range(20):
@@ -376,7 +385,9 @@ def test_all_rows_of_large_objects_are_read_by_threads(make_log, store):
 
 
 def test_damage_that_a_thread_finds(make_log):
-    """It is told to whoever asked for the rows: of the pages of a column, and of a whole object."""
+    """It is raised in the caller that requested the rows: for the pages of a column, and for a
+    whole object.
+    """
     log = make_log(partitions=1)
     large(log, 70_000)
     ((_, chunk),) = log.handle.manifest().chunks()

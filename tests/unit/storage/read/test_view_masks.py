@@ -17,7 +17,7 @@ def put(log, partition=None, **values):
 
 
 def masks_of(log, version=None):
-    """By the order in which objects were made: which rows are hidden, as text."""
+    """In the order in which objects were made: which rows are hidden, as text."""
     handle = log.handle
     tip = handle.refresh()
     manifest = handle.manifest_at(tip.version if version is None else version)
@@ -32,7 +32,7 @@ def test_an_empty_log_has_none(make_log):
 
 
 def test_what_a_later_record_superseded_is_hidden(make_log):
-    """Tombstones are hidden too, and an empty value is none (S4)."""
+    """Tombstones are hidden too, and an empty value is not one (S4)."""
     log = make_log()
     put(log, a="1", b="2", c="3", d="4")
     put(log, a="", b=None)
@@ -41,7 +41,7 @@ def test_what_a_later_record_superseded_is_hidden(make_log):
 
 
 def test_one_key_in_two_partitions_is_two_keys(make_log):
-    """Their rows lie in one object, and the mask is of all of it."""
+    """Their rows are in one object, and the mask covers all of it."""
     log = make_log(partitions=2)
     log.append([{"key": "a", "value": str(i)} for i in range(4)], partition=[0, 1, 0, 1])
     assert masks_of(log) == ["h.h."]
@@ -55,7 +55,9 @@ def test_rows_without_key_are_hidden(make_log):
 
 
 def test_what_was_deleted_is_hidden_at_every_version(make_log):
-    """S36: an old version never shows what was deleted, whoever else has rows in the object."""
+    """S36: an old version never shows what was deleted, whichever others have rows in the
+    object.
+    """
     log = make_log(partitions=2)
     put(log, 0, a="1", b="2")
     log.append([{"key": "c", "value": "3"}, {"key": "d", "value": "4"}], partition=[0, 1])
@@ -65,7 +67,7 @@ def test_what_was_deleted_is_hidden_at_every_version(make_log):
 
 
 def test_dead_rows_are_hidden(make_log, clock):
-    """So are gaps of rewritten objects passed over: rows are found by their offsets."""
+    """Gaps of rewritten objects are skipped too: rows are found by their offsets."""
     log = make_log(config={"min.cleanable.dirty.ratio": "0", "segment.ms": "1"})
     put(log, **{f"k{i:03}": "v" for i in range(400)})
     put(log, k001="w", x="y")
@@ -78,7 +80,7 @@ def test_dead_rows_are_hidden(make_log, clock):
 
 
 def test_a_typed_log_has_them_too(store, clock):
-    """Keys are compared by what they say, whatever their width."""
+    """Keys are compared by their values, whatever their width."""
     schema = {"key": pa.int32(), "value": pa.struct([("n", pa.int32())])}
     log = Log.create(store, 1, schema=schema, clock=clock)
     log.append([{"key": 1, "value": {"n": None}}, {"key": 2, "value": {"n": 1}}])
@@ -100,8 +102,9 @@ def test_an_object_that_is_gone_is_an_expired_version(make_log, store):
 
 
 def test_masks_of_the_log_are_the_answer(make_log, store):
-    """Where all chunks have them nothing is read, but bitmaps that are files; and what came since
-    is compared by its keys."""
+    """If all chunks have them nothing is read but bitmaps that are files; later records are
+    compared by their keys.
+    """
     log = make_log(partitions=2)
     log.upgrade(["superseded-rows"])
     put(log, 0, a="1", b="2")

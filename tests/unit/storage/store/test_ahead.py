@@ -31,7 +31,7 @@ def far(near):
 
 
 def log_of(near, appends, partitions=1):
-    """A log of so many small objects."""
+    """A log of this many small objects."""
     log = Log.create(near, partitions, clock=ManualClock(1_000_000), ids=SeededIds(1))
     for i in range(appends):
         log.append([{"key": f"k{i}", "value": "v"}], partition=i % partitions)
@@ -50,7 +50,7 @@ def test_results_come_in_order_and_no_more_than_the_bound_are_under_way(far):
 
 
 def test_what_is_fetched_and_not_taken_is_bounded(far):
-    """Two of them fit the bound; what is larger than it is fetched alone."""
+    """Two of them fit the bound; a larger one is fetched alone."""
     list(ahead(far, calls(far, 10, BYTES_MAX // 2)))
     assert far.most_at_once == 2
     far.begun.clear()
@@ -112,7 +112,7 @@ def test_objects_of_several_partitions_go_ahead_together(near, far):
 
 
 def test_the_first_look_up_of_a_key(near, far):
-    """Of a hundred objects that have no index: their keys are read, all in 1.5 s, and only once."""
+    """Of a hundred objects without an index: their keys are read, all in 1.5 s, and only once."""
     log_of(near, 100, partitions=3)
     log = Log.open(far, clock=ManualClock(1_000_000))
     before = far.now_ms
@@ -126,7 +126,7 @@ def test_the_first_look_up_of_a_key(near, far):
 
 
 def test_a_task_that_looks_for_keys(near, far, monkeypatch):
-    """In large objects keys are read first, and the rest of those that hold one."""
+    """In large objects keys are read first, and then the rest of those that contain one."""
     monkeypatch.setattr(lookup, "WHOLE_BYTES", 10)
     log = log_of(near, 100)
     pieces = plan_range(log.handle.manifest(), 0, 0, 100)
@@ -165,7 +165,7 @@ def test_an_append_takes_three_round_trips(near, far):
 
 
 def test_who_is_to_stop_begins_no_more(near, far):
-    """SIGTERM, and the throttle, hold for requests that went ahead, too (S29)."""
+    """SIGTERM, and the throttle, also apply to requests that went ahead (S29)."""
     log = log_of(near, 100)
     pieces = plan_range(log.handle.manifest(), 0, 0, 100)
     clock = ManualClock(0)

@@ -14,7 +14,7 @@ bounds = st.tuples(st.integers(0, SIZE + 10), st.integers(0, SIZE + 10))
 
 @given(st.lists(bounds, max_size=12))
 def test_requests_cover_the_ranges_and_little_more(ranges):
-    """Ordered, disjoint, each gap at least 1 MiB, and no byte farther from a range than that."""
+    """Ordered, disjoint, each gap at least 1 MiB, and no byte farther than that from a range."""
     requests = coalesce(ranges)
     assert all(start < end for start, end in requests)
     for (_, end), (start, _) in pairwise(requests):
@@ -38,7 +38,7 @@ def test_the_keys_of_many_row_groups_take_few_requests(groups, size, gap):
 
 
 def test_the_smallest_gaps_are_read_along():
-    """COMMIT.md §7: the fewest bytes that nobody needs."""
+    """COMMIT.md §7: the fewest unneeded bytes."""
     gap = COALESCE_GAP_BYTES
     ranges, at = [], 0
     for between in (3, 1, 4, 1, 5, 2):
@@ -51,7 +51,7 @@ def test_the_smallest_gaps_are_read_along():
 
 @given(st.lists(bounds, max_size=12), st.integers(0, SIZE))
 def test_ranges_are_cut_out_of_the_requests(ranges, size):
-    """As if each had been read by itself, also where the object ends before."""
+    """As if each had been read by itself, even if the object ends before."""
     data = bytes(i * 31 % 251 for i in range(1000)) * (size // 1000)
     fetched = [(start, data[start:end]) for start, end in coalesce(ranges)]
     assert cut(ranges, fetched) == [data[start:end] for start, end in ranges]

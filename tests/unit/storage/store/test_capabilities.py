@@ -33,7 +33,7 @@ def other_filesystem():
 
 
 def test_an_unknown_class_can_be_read():
-    """And put to, listed and deleted from: none of these needs a promise."""
+    """And written to, listed and deleted from: none of these needs a guarantee."""
     store = open_store("other://place/log")
     store.put("a/b", b"0123")
     assert store.get("a/b", 1, 3) == b"12"
@@ -51,15 +51,15 @@ def test_an_unknown_class_is_refused_for_many_writers():
     with pytest.raises(UnsupportedFilesystemError) as raised:
         store.create("a", b"1")
     assert str(raised.value) == (
-        "OtherFileSystem for other://place/log cannot create a file only if absent, so concurrent"
-        " writers could overwrite each other's commits; use local files, S3,"
+        "OtherFileSystem for other://place/log cannot create a file only if it is absent, so"
+        " concurrent writers could overwrite each other's commits; use local files, S3,"
         " GCS, Azure or SFTP, or open with single_writer=True"
     )
     assert list(store.list("")) == []
 
 
 def test_a_single_writer_is_warned_and_may_write():
-    """Once for a store; a second create of a path is still a conflict."""
+    """Once per store; a second create of a path is still a conflict."""
     store = open_store("other://place/log", single_writer=True)
     with pytest.warns(RuntimeWarning, match="a second writer would overwrite commits"):
         store.create("a/b", b"1")
@@ -114,7 +114,7 @@ def test_only_what_the_conformance_suite_covers_has_a_create():
 
 
 class HdfsFileSystem(OtherFileSystem):
-    """A stand-in under the name in the table: a rename that refuses unless told otherwise."""
+    """A stand-in under the name in the table: a rename that refuses unless configured otherwise."""
 
     __module__ = "hdfs_native.fsspec"
     protocol = "hdfs-stand-in"
@@ -129,7 +129,9 @@ class HdfsFileSystem(OtherFileSystem):
 
 
 def test_hdfs_renames_a_temporary_file():
-    """It creates without replacing, puts with, cleans up, and says that it is experimental."""
+    """It creates without replacing, overwrites in put, cleans up, and says that it is
+    experimental.
+    """
     fsspec.register_implementation("hdfs-stand-in", HdfsFileSystem, clobber=True)
     store = open_store("hdfs-stand-in://place/log")
     with pytest.warns(RuntimeWarning, match="HDFS is experimental"):
@@ -173,7 +175,7 @@ def test_the_table_is_exact():
 
 @pytest.mark.parametrize(("inner", "kind"), [("file", LocalStore), ("memory", MemoryStore)])
 def test_a_folder_filesystem_is_unwrapped(inner, kind, tmp_path):
-    """``dir://`` only prefixes paths: what is inside decides."""
+    """``dir://`` only prefixes paths: the filesystem inside decides."""
     store = open_store(f"dir://sub::{inner}://{tmp_path}")
     assert type(store) is kind
     store.create("a", b"1")
@@ -189,7 +191,7 @@ def test_a_folder_filesystem_is_unwrapped(inner, kind, tmp_path):
     ],
 )
 def test_the_providers_themselves_are_not_asked(endpoint):
-    """Their promise is documented; the probe would need the permission to delete."""
+    """Their guarantee is documented; the probe would need the permission to delete."""
     remote.probe_endpoint(None, "bucket/log", "s3://bucket/log", endpoint, None)
     evil = endpoint.rstrip("/") + ".evil.example"
     with pytest.raises(TypeError):  # asked, by calling None
@@ -197,7 +199,7 @@ def test_the_providers_themselves_are_not_asked(endpoint):
 
 
 def test_memory_is_refused_in_another_process():
-    """It would show an empty log there, or one that goes its own way."""
+    """It would show an empty log there, or one with a separate history."""
     store = open_store(f"memory://refused-{os.getpid()}/log")
     store.create("a", b"1")
     travelled = pickle.loads(pickle.dumps(store))
@@ -228,10 +230,12 @@ def test_memory_is_refused_in_another_process():
     ],
 )  # fmt: skip
 def test_secrets_are_found_in_options(options, secrets):
-    """By the names of options, nested ones too; what is shorter than 4 characters is no secret."""
+    """By the names of options, also nested ones; what is shorter than 4 characters is not
+    a secret.
+    """
     assert set(secrets_in(options)) == secrets
 
 
 def test_long_causes_are_cut():
-    """Some servers answer with a page."""
+    """Some servers respond with a page."""
     assert len(short(OSError("x" * 10_000))) < 300

@@ -13,7 +13,7 @@ from clog.storage.store.kinds import KINDS
 
 @pytest.mark.parametrize("field", ["protocols", "aliases", "classes", "makers", "failures"])
 def test_nothing_is_of_two_kinds(field):
-    """Each is looked up by what a URL or a client says."""
+    """Each is looked up by the contents of a URL or of a client's error."""
     said = list(chain.from_iterable(getattr(kind, field) for kind in KINDS))
     assert len(said) == len(set(said))
 
@@ -27,7 +27,7 @@ def test_the_readme_shows_a_url_of_each(kind):
 
 
 def test_kinds_say_failures_in_the_words_that_all_share():
-    """What `failed` does follows from them."""
+    """The behaviour of `failed` follows from them."""
     words = {word for kind in KINDS for word in kind.failures.values()}
     assert words <= set(get_args(Failure))
 
@@ -44,7 +44,7 @@ def test_kinds_say_failures_in_the_words_that_all_share():
     ],
 )
 def test_an_error_says_one_word(error, word):
-    """Also where it is what the only request of a create was answered."""
+    """Also if it is the response to the only request of a create."""
     assert failure_of(error) == word
     only = OnlyRequestError()
     only.__cause__ = error

@@ -1,4 +1,4 @@
-"""Local files: what the system calls do to the axioms when they fail."""
+"""Local files: what failing system calls do to the axioms."""
 
 import errno
 import mmap
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from clog.storage import InvalidInputError, Log, StoreUnavailableError
+from clog.storage.administration import delete_log
 from clog.storage.objects.records import to_records
 from clog.storage.store import open_store
 from clog.storage.store.contract import ObjectExistsError, StoreRefusedError
@@ -30,7 +31,7 @@ def fails_with(code):
 
 
 def test_a_lost_reply_to_a_link_is_a_success(store, monkeypatch):
-    """NFS repeats the request and reports our own link: the count of links tells."""
+    """NFS repeats the request and reports clog's own link: the link count shows it."""
     link = os.link
 
     def twice(source, target):
@@ -104,7 +105,7 @@ def test_a_folder_that_is_not_synced_hides_nothing(store, monkeypatch, code):
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EROFS])
 def test_a_commit_in_a_folder_that_is_not_synced_is_there_once(tmp_path, monkeypatch, code):
-    """Others see it, so it counts; the caller is not told that it may be repeated."""
+    """Others see it, so it counts; the caller does not get an error that it may be repeated."""
     log = Log.create(f"{tmp_path}/log")
     objects = log.object_writer()
     records, _ = to_records([{"key": "a", "value": "1"}], now_us=0)
@@ -115,16 +116,47 @@ def test_a_commit_in_a_folder_that_is_not_synced_is_there_once(tmp_path, monkeyp
     assert len(rows_in(log.read())) == 1
 
 
+def test_a_listing_looks_into_no_folder_without_matches(store, monkeypatch):
+    """The cleaner asks for single files in the folder that has all the data, in each round."""
+    for path in ("data/a", "reserve", "reserved/b"):
+        store.put(path, b"1")
+    looked, scandir = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: looked.append(path) or scandir(path))
+    assert [found.path for found in store.list("reserve")] == ["reserve", "reserved/b"]
+    assert len(looked) == 2
+    assert [found.path for found in store.list("data/")] == ["data/a"]
+
+
 def test_a_file_in_the_way_is_refused(store):
     """Repeating would not help, and nothing can have been written."""
     store.put("file", b"1")
     for write in (store.put, store.create):
-        with pytest.raises(StoreRefusedError, match="a file is in the way"):
+        with pytest.raises(StoreRefusedError, match="a file has the name of a folder"):
             write("file/object", b"1")
 
 
+def test_a_log_whose_url_is_a_file_is_told_by_its_url(tmp_path):
+    """What a creation writes first, and where, is nothing to its caller."""
+    (tmp_path / "file").touch()
+    told = f"^a file has the name of a folder of {tmp_path}/file "
+    with pytest.raises(StoreRefusedError, match=told):
+        Log.create(tmp_path / "file")
+
+
+@pytest.mark.parametrize("place", ["_clog", "_clog/inner", "below/../_clog"])
+def test_no_log_is_created_among_the_files_of_another(tmp_path, place):
+    """It would be deleted with them. Below the other's URL it may stand, as captured tables do."""
+    outer = Log.create(tmp_path / "outer", 1)
+    with pytest.raises(InvalidInputError, match="outside of it; nothing was created"):
+        Log.create(f"{tmp_path}/outer/{place}")
+    inner = Log.create(tmp_path / "outer" / "below", 1)
+    inner.append([{"key": "a", "value": "1"}])
+    delete_log(outer.handle.standing.root)
+    assert len(rows_in(Log.open(inner.url).read())) == 1
+
+
 def test_writes_are_on_disk_when_they_return(store, monkeypatch):
-    """First the file, then the folder with its name: A1 also where the power fails."""
+    """First the file, then the folder with its name: A1 holds after a power failure too."""
     synced = []
     fsync = os.fsync
 
@@ -142,7 +174,7 @@ def test_writes_are_on_disk_when_they_return(store, monkeypatch):
 
 
 def test_fsync_can_be_left_out(tmp_path, monkeypatch):
-    """A storage option, where a power failure may cost the newest commits."""
+    """A storage option, with which a power failure may cost the newest commits."""
     monkeypatch.setattr(os, "fsync", fails_with(errno.EIO))
     store = open_store(f"{tmp_path}/log", {"fsync": False})
     store.create("a/b", b"1")
@@ -185,7 +217,7 @@ def test_a_root_below_a_file_is_empty_and_cannot_be_written(tmp_path):
 
 
 def test_messages_do_not_name_temporary_files(store, monkeypatch):
-    """The path is the object's, the place is the log's URL."""
+    """The path is the object's, the location is the log's URL."""
     monkeypatch.setattr(os, "link", fails_with(errno.EIO))
     with pytest.raises(StoreUnavailableError) as raised:
         store.create("a/object", b"1")
@@ -195,8 +227,8 @@ def test_messages_do_not_name_temporary_files(store, monkeypatch):
 
 
 def test_links_that_lead_in_circles(tmp_path):
-    """A listing ends, and enters no folder through a link; a read of such a name is an error of
-    ours.
+    """A listing ends, and enters no folder through a link; a read of such a name is a
+    clog error.
     """
     store = open_store(str(tmp_path))
     store.put("data/x.parquet", b"1")
@@ -209,8 +241,9 @@ def test_links_that_lead_in_circles(tmp_path):
 
 
 def test_a_pipe_in_the_place_of_an_object(store, tmp_path):
-    """Nobody waits for what nobody writes: an error of ours, though whoever put it there may write
-    to it later."""
+    """Nothing waits for a writer that does not come: a clog error, though one may write to it
+    later.
+    """
     (tmp_path / "log").mkdir()
     os.mkfifo(tmp_path / "log" / "pipe")
     for read in (lambda: store.get("pipe"), lambda: store.get_ranges("pipe", [(0, 1)])):
@@ -221,16 +254,18 @@ def test_a_pipe_in_the_place_of_an_object(store, tmp_path):
 @pytest.mark.parametrize("advises", [True, False])
 def test_a_large_read_returns_what_the_file_has(store, monkeypatch, advises):
     """A1: from 4 MiB on bytes are filled in place, by as many calls as the system needs, with large
-    pages or without; a file that ends early gives what it has.
+    pages or without, also where a system has no ``preadv`` (macOS before 11); a file that ends
+    early gives what it has.
     """
-    preadv = os.preadv
+    readv = os.readv
     calls = []
 
-    def some(fd, views, at):
-        calls.append(at)
-        return preadv(fd, [views[0][: 3 << 20]], at)
+    def some(fd, views):
+        calls.append(fd)
+        return readv(fd, [views[0][: 3 << 20]])
 
-    monkeypatch.setattr(os, "preadv", some)
+    monkeypatch.setattr(os, "readv", some)
+    monkeypatch.delattr(os, "preadv", raising=False)
     if not advises:
         monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
     data = np.random.default_rng(1).bytes((9 << 20) + 5)
@@ -249,7 +284,7 @@ def test_a_large_read_returns_what_the_file_has(store, monkeypatch, advises):
 
 
 def test_a_large_read_without_memory_raises(store, monkeypatch):
-    """There is no memory for the bytes: an error that callers know, and not a dead process."""
+    """There is no memory for the bytes: an error that callers know, not a dead process."""
     store.put("object", b"1")
     huge = SimpleNamespace(st_mode=stat.S_IFREG, st_size=1 << 62)
     monkeypatch.setattr(os, "fstat", lambda fd: huge)

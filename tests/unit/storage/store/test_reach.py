@@ -1,4 +1,4 @@
-"""How a log opens the others that it names: with its own options, where the filesystem is the same
+"""How a log opens the others that it names: with its own options, if the filesystem is the same
 (S50: credentials are stored nowhere).
 """
 
@@ -58,7 +58,7 @@ def test_options_go_along_however_it_was_opened(url, way):
 
 
 def test_a_promise_goes_along(url):
-    """Who is the single writer, as creates are not exclusive there, is so in all of its logs."""
+    """A single writer, as creates are not exclusive there, is one in all of its logs."""
     assert Log.open(url, single_writer=True).handle.reach == Reach("file", {}, single_writer=True)
 
 
@@ -78,8 +78,8 @@ def test_a_promise_goes_along(url):
     ],
 )
 def test_credentials_go_to_no_other_host(monkeypatch, mine, other, goes):
-    """A log from a stranger may name any host as the home of a transaction; who cleans it must not
-    send it the password of his own.
+    """A foreign log may name any host as the home of a transaction; a cleaner must not send it the
+    password of its own.
     """
     given = []
     monkeypatch.setattr(

@@ -22,7 +22,7 @@ def settings_of(url, options=()):
     ],
 )
 def test_a_server_has_the_name_that_known_hosts_gives_it(url, options, name):
-    """The port only where it is not SSH's own."""
+    """The port only if it is not SSH's own."""
     assert settings_of(url, options) == {**options, "transport_factory": HostCheck(name)}
 
 
@@ -35,7 +35,7 @@ def test_a_given_key_goes_to_the_check_alone():
 
 
 def test_the_check_is_left_out_by_fsspecs_option():
-    """``auto_add`` is what fsspec does by itself; its other policies are its own matter."""
+    """``auto_add`` is what fsspec does by itself; its other policies are not clog's concern."""
     assert settings_of("sftp://host/log", {"host_key_policy": "auto_add"}) == {}
     assert settings_of("sftp://host/log", {"host_key_policy": "warning"}) == {
         "host_key_policy": "warning"
@@ -45,7 +45,7 @@ def test_the_check_is_left_out_by_fsspecs_option():
 
 
 def test_the_servers_of_a_chain_are_checked():
-    """Their options come under their protocol's name; others' stay as they are."""
+    """Their options are given under their protocol's name; those of others stay as they are."""
     options = {"sftp": {"username": "me"}, "simplecache": {"cache_storage": "/tmp"}}
     assert settings_of("simplecache::sftp://host/log", options) == {
         "sftp": {"username": "me", "transport_factory": HostCheck("host")},

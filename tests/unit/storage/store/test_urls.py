@@ -35,7 +35,7 @@ def test_a_url_is_taken_apart(url, protocol, root, shown):
 
 
 def test_relative_paths_are_made_absolute(monkeypatch, tmp_path):
-    """A store travels to workers that run in other folders."""
+    """A store is sent to workers that run in other folders."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/srv/me")
     assert parse("logs/orders").shown == f"{tmp_path}/logs/orders"
@@ -99,7 +99,7 @@ def test_a_url_without_a_place_or_with_credentials_is_refused(url):
     ],
 )  # fmt: skip
 def test_secrets_in_urls_are_struck_out(url, shown):
-    """Passwords, tokens and the values of queries; containers and users stay."""
+    """Passwords, tokens and the values of queries are removed; containers and users stay."""
     assert redact(url) == shown
 
 
@@ -114,9 +114,9 @@ def test_secrets_in_urls_are_struck_out(url, shown):
     ],
 )
 def test_a_url_that_is_not_the_one_that_was_meant_is_refused(url):
-    """As a path, or with half of its password for a port, it was shown with all that is in it."""
+    """As a path, or with half of its password as a port, it was shown with everything in it."""
     for act in (Log.open, Log.create, find_logs):
-        with pytest.raises(InvalidInputError, match=r"malformed|carries credentials") as raised:
+        with pytest.raises(InvalidInputError, match=r"malformed|contains credentials") as raised:
             act(url)
         assert "secret@" not in str(raised.value)
         assert "me:" not in str(raised.value)
@@ -124,7 +124,7 @@ def test_a_url_that_is_not_the_one_that_was_meant_is_refused(url):
 
 @pytest.mark.parametrize("options", ["key=secret1", [("key", "secret1")], {1: "secret1"}, 7])
 def test_storage_options_are_a_mapping(options):
-    """What is not is refused in words, without the values, wherever it is given."""
+    """An invalid one is refused with a message, without the values, wherever it is given."""
     for act in (Log.open, Log.create, find_logs):
         with pytest.raises(InvalidInputError, match=r"storage_options .*; pass a dict") as raised:
             act("memory://log", storage_options=options)
@@ -133,7 +133,7 @@ def test_storage_options_are_a_mapping(options):
 
 @pytest.mark.parametrize("cache", ["simplecache", "filecache", "blockcache"])
 def test_a_server_that_does_not_answer_is_told_behind_a_cache(cache):
-    """The caches of fsspec say that a file is absent, whatever came between."""
+    """The caches of fsspec report a file as absent, whatever happened in between."""
     pytest.importorskip("aiohttp")
     with pytest.raises(StoreUnavailableError, match="Connect call failed"):
         Log.open(f"{cache}::http://127.0.0.1:9/log")
@@ -156,7 +156,7 @@ def test_an_unknown_scheme_or_missing_package_is_named(url, remedy, monkeypatch)
 
 
 def test_a_folder_whose_name_is_not_text_is_named(tmp_path, monkeypatch):
-    """No page, metric or log line could show it: one such log took them from all others."""
+    """No page, metric or log line could show it: one such log hid all others."""
     Log.create(f"{tmp_path}/good")
     folder = Log.create(f"{tmp_path}/odd").url
     odd = os.fsdecode(os.fsencode(folder) + b"\xff")
@@ -175,7 +175,7 @@ def test_a_folder_whose_name_is_not_text_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("call", [Log.open, Log.create, StateTable, snapshots])
 def test_what_is_no_url_is_refused(call, tmp_path):
-    """A log in place of its URL, for one; the words say what to give."""
+    """A log in place of its URL, for example; the message says what to give."""
     log = Log.create(tmp_path / "log")
-    with pytest.raises(InvalidInputError, match=r"Log is no URL; give a path .* url of a log"):
+    with pytest.raises(InvalidInputError, match=r"Log is not a URL; give a path .* url of a log"):
         call(log, *([tmp_path / "t.db"] if call is StateTable else []))

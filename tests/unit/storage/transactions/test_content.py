@@ -1,4 +1,4 @@
-"""What a log keeps of the rows of the last transaction of an id, for who does it again (H-T9)."""
+"""What a log keeps of the rows of an id's last transaction, for a repetition (H-T9)."""
 
 import pytest
 
@@ -37,8 +37,8 @@ def commit(home, sequence, content, *others):
 
 
 def test_it_is_that_of_the_last_committed_one(logs):
-    """It stays when the id is taken up, when others are prepared or aborted, and changes with the
-    next commit alone.
+    """It stays when the id is taken over, when others are prepared or aborted, and only changes
+    with the next commit.
     """
     home, other = logs
     commit(home, 3, "aa")
@@ -60,8 +60,8 @@ def test_it_is_that_of_the_last_committed_one(logs):
 
 
 def test_a_participant_says_where_its_rows_are(logs):
-    """By the version and the offsets that prepared them, whatever was appended since; none where
-    it took no part; not where it has heard of a later transaction.
+    """By the version and the offsets that prepared them, whatever was appended since; none if it
+    took no part; not if it knows of a later transaction.
     """
     home, other = logs
     t = commit(home, 0, "aa", other)

@@ -45,7 +45,7 @@ def state_of(log, name="job"):
 
 
 def in_doubt(log, faulty, *rules):
-    """A transaction whose commit was tried, and whose outcome could not be found out."""
+    """A transaction whose commit was tried, and whose result could not be determined."""
     t = log.transaction("job")
     t.append(rows("doubt"))
     faulty.plan = Faults(*rules)
@@ -67,7 +67,7 @@ NEVER_CAME = (
 
 
 def test_all_of_it_at_once(make_log, open_log, values_of, store):
-    """S49: several appends to several partitions, one commit; nobody sees a part of it."""
+    """S49: several appends to several partitions, one commit; a part of it is never visible."""
     log, other = make_log(partitions=2), open_log()
     log.append(rows("before"), partition=0)
     with log.transaction("job") as t:
@@ -91,7 +91,7 @@ def appends_and_fails(transaction):
 
 
 def test_an_abort_leaves_nothing(make_log, values_of, store):
-    """S49: nor does an exception in a ``with`` statement, which goes on; the id stays usable."""
+    """S49: nor does an exception in a ``with`` statement, which propagates; the id stays usable."""
     log = make_log()
     t = log.transaction("job")
     t.append(rows("a"))
@@ -118,7 +118,7 @@ def test_a_takeover_fences_the_holder(make_log, open_log, values_of):
         t.append(rows("fast"))
     assert (t.epoch, t.number) == (1, 0)
     with pytest.raises(
-        TransactionFencedError, match=r"it is at epoch 1, and this holder has epoch 0"
+        TransactionFencedError, match=r"it is at epoch 1, but this holder has epoch 0"
     ):
         slow.commit()
     for use in (slow.commit, lambda: slow.append(rows("more"))):
@@ -138,7 +138,7 @@ def test_a_takeover_fences_the_holder(make_log, open_log, values_of):
 
 
 def test_a_takeover_between_the_tries_of_a_commit(make_log, open_log, store, values_of):
-    """S48: a lost race to it, the worst moment, is seen in K2 of the next try."""
+    """S48: a race lost to it, the worst moment, is detected in K2 of the next try."""
     log = make_log()
     faulty = FaultyStore(store)
     slow = open_log(faulty)
@@ -158,7 +158,7 @@ def test_a_takeover_between_the_tries_of_a_commit(make_log, open_log, store, val
 
 
 def test_one_that_begins_while_another_is_open(make_log, values_of):
-    """S48: in one handle too: the one that was left open is fenced."""
+    """S48: within one handle too: the one that was left open is fenced."""
     log = make_log()
     left = log.transaction("job")
     left.append(rows("left"))
@@ -192,7 +192,7 @@ def test_open_transactions_are_listed(make_log, clock):
 
 
 def test_one_without_content_commits_nothing(make_log, open_log):
-    """Empty ones do not fill the log (KAFKA-10702), and tell of a takeover all the same."""
+    """Empty ones do not fill the log (KAFKA-10702), and report a takeover all the same."""
     log = make_log()
     with log.transaction("job") as t:
         pass
@@ -222,7 +222,7 @@ def test_a_commit_in_doubt_is_committed_again(make_log, open_log, store, values_
 
 
 def test_an_abort_in_doubt_finds_that_it_is_committed(make_log, open_log, store, values_of):
-    """H-T13: the state is read first; it cannot be undone any more."""
+    """H-T13: the state is read first; it can no longer be undone."""
     make_log()
     faulty = FaultyStore(store)
     log = open_log(faulty)
@@ -234,8 +234,9 @@ def test_an_abort_in_doubt_finds_that_it_is_committed(make_log, open_log, store,
 
 
 def test_a_transaction_keeps_its_own_result(make_log):
-    """A caller may change the offsets that a commit returned: the transaction, and a commit that
-    is repeated, still say which they are."""
+    """A caller may modify the offsets that a commit returned: the transaction, and a repeated
+    commit, still have the right ones.
+    """
     log = make_log()
     t = log.transaction("job")
     t.append(rows("one"))
@@ -246,7 +247,7 @@ def test_a_transaction_keeps_its_own_result(make_log):
 
 
 def test_a_late_commit_of_one_that_was_aborted(make_log, open_log, store, values_of):
-    """H-T13: the create that is still on its way finds its version taken."""
+    """H-T13: the create that is still under way finds its version taken."""
     make_log()
     late = {}
 
@@ -272,7 +273,7 @@ def test_a_late_commit_of_one_that_was_aborted(make_log, open_log, store, values
 
 @pytest.mark.parametrize("rules", [HAPPENED, NEVER_CAME], ids=["happened", "never came"])
 def test_one_that_stays_in_doubt(make_log, open_log, store, values_of, rules):
-    """While the store fails nobody knows more: no other error, which would say that it did not
+    """While the store fails nobody knows more: no other error that would say that it did not
     happen.
     """
     make_log()
@@ -308,8 +309,8 @@ def test_one_that_happened_is_never_told_to_be_aborted(make_log, open_log, store
 
 @pytest.mark.parametrize("rules", [HAPPENED, NEVER_CAME], ids=["happened", "never came"])
 def test_a_takeover_of_one_in_doubt(make_log, open_log, store, values_of, rules):
-    """H-T12: what was committed last is kept apart from the epoch, so the fenced one learns what
-    became of it.
+    """H-T12: what was committed last is kept separately from the epoch, so the fenced one learns
+    what happened to it.
     """
     other = make_log()
     faulty = FaultyStore(store)
@@ -325,7 +326,9 @@ def test_a_takeover_of_one_in_doubt(make_log, open_log, store, values_of, rules)
 
 
 def test_one_in_doubt_that_nobody_can_tell_of(make_log, open_log, store):
-    """The next epoch has committed since: it is said that nobody knows, and nothing is guessed."""
+    """The next epoch has committed since: the error says that nobody knows, and nothing
+    is guessed.
+    """
     other = make_log()
     faulty = FaultyStore(store)
     log = open_log(faulty)
@@ -338,7 +341,9 @@ def test_one_in_doubt_that_nobody_can_tell_of(make_log, open_log, store):
 
 
 def test_a_refusal_in_doubt_is_certain(make_log, open_log, store, clock, values_of):
-    """A timeout says that nothing was committed, so that must be so: the id is taken up first."""
+    """A timeout says that nothing was committed, so that must be true: the id is taken
+    over first.
+    """
     make_log()
     faulty = FaultyStore(store, clock=clock)
     log = open_log(faulty)
@@ -355,7 +360,7 @@ def test_a_refusal_in_doubt_is_certain(make_log, open_log, store, clock, values_
 
 @pytest.mark.parametrize("at_append", [True, False])
 def test_a_timeout(make_log, clock, values_of, at_append):
-    """It is told at the next append or commit, and ends the transaction."""
+    """It is raised at the next append or commit, and ends the transaction."""
     log = make_log()
     t = log.transaction("job", timeout_ms=1_000)
     t.append(rows("a"))
@@ -371,7 +376,7 @@ def test_a_timeout(make_log, clock, values_of, at_append):
 
 
 def test_a_timeout_during_the_commit(make_log, open_log, store, clock, values_of):
-    """A lost race that took too long: nothing half visible."""
+    """A lost race that took too long: nothing is half visible."""
     other = make_log()
     faulty = FaultyStore(store, clock=clock)
     log = open_log(faulty)
@@ -389,7 +394,9 @@ def test_a_timeout_during_the_commit(make_log, open_log, store, clock, values_of
 
 
 def test_objects_below_the_orphan_floor(make_log, open_log, clock, values_of):
-    """All objects bear the stamp of the first one; the sweep may have taken them (COMMIT.md §5)."""
+    """All objects have the stamp of the first one; the sweep may have deleted them
+    (COMMIT.md §5).
+    """
     log, other = make_log(), open_log()
     t = log.transaction("job", timeout_ms=DAY_MS)
     t.append(rows("a"))
@@ -450,7 +457,7 @@ def test_bad_use(make_log, open_log, values_of):
 
 
 def test_configs_altered_meanwhile(make_log, open_log, values_of):
-    """S42: the commit is refused by those of now, and can be done when they are altered again."""
+    """S42: the commit is refused by the current ones, and succeeds once they are altered again."""
     log = make_log()
     t = log.transaction("job")
     t.append(rows("x" * 100))
@@ -464,7 +471,7 @@ def test_configs_altered_meanwhile(make_log, open_log, values_of):
 
 
 def test_a_recreated_log(make_log, store):
-    """S47: nothing of the transaction gets into the log that stands there now."""
+    """S47: nothing of the transaction gets into the log that is there now."""
     log = make_log()
     t = log.transaction("job")
     t.append(rows("a"))
@@ -476,7 +483,7 @@ def test_a_recreated_log(make_log, store):
 
 
 def test_a_log_without_transactions_pays_nothing(make_log):
-    """FORMAT.md §0: not a byte, until an id is taken up; then the feature is announced, once."""
+    """FORMAT.md §0: not a byte, until an id is taken over; then the feature is announced, once."""
     log = make_log()
     log.append(rows("a"), producer=("p", 1))
     assert "transaction" not in str(head_to_json(log.handle.tip.head))
@@ -488,7 +495,7 @@ def test_a_log_without_transactions_pays_nothing(make_log):
 
 
 def test_ids_in_pages_of_older_writers(make_log, open_log, values_of, store):
-    """S48: nobody is forgotten: neither the epoch nor what was committed."""
+    """S48: nothing is dropped: neither the epoch nor what was committed."""
     log = make_log()
     with log.transaction("job") as t:
         t.append(rows("a"))
@@ -508,7 +515,7 @@ def test_ids_in_pages_of_older_writers(make_log, open_log, values_of, store):
 
 def test_a_forked_child_holds_nothing(make_log, open_log, values_of):
     """Parent and child at one epoch could not be told apart: the child's is fenced, and the child
-    takes the id up when it begins one of its own.
+    takes over the id when it starts one of its own.
     """
     log = make_log()
     t = log.transaction("job")
@@ -524,8 +531,8 @@ def test_a_forked_child_holds_nothing(make_log, open_log, values_of):
 
 
 def test_costs(make_log, store, clock):
-    """COMMIT.md §9: 1 commit to take an id up; then one object for each append, a commit, and its
-    look at the block; an abort nothing; a plain append pays nothing.
+    """COMMIT.md §9: 1 commit to take over an id; then one object for each append, a commit, and its
+    look at the block; an abort costs nothing; a plain append pays nothing.
     """
     make_log(partitions=2)
     counting = CountingStore(store)
@@ -556,7 +563,7 @@ def test_costs(make_log, store, clock):
 
 
 def test_numbered_work_is_done_once(make_log, open_log, values_of):
-    """The last sequence again is committed already, for whoever takes the id up, too, with the
+    """The last sequence again is committed already, also for whoever takes over the id, with the
     first result; an aborted one is not; a lower one is refused.
     """
     log = make_log()
@@ -571,7 +578,7 @@ def test_numbered_work_is_done_once(make_log, open_log, values_of):
         with again:
             pass
     other = open_log()
-    with pytest.raises(InvalidInputError, match="is at sequence 7 already, and 6 comes before it"):
+    with pytest.raises(InvalidInputError, match="is already at sequence 7; 6 is lower"):
         other.transaction("job", sequence=6)
     left = other.transaction("job", sequence=8)
     left.append(rows("b"))
@@ -591,7 +598,7 @@ def test_work_without_a_number_takes_it_away(make_log):
 
 
 def test_nothing_that_may_be_undone_is_read(make_log, values_of):
-    """S55: read_committed unless another level is asked for; and no other."""
+    """S55: read_committed unless another level is requested; and no other."""
     log = make_log()
     t = log.transaction("job")
     t.append(rows("a"))
@@ -604,7 +611,7 @@ def test_nothing_that_may_be_undone_is_read(make_log, values_of):
 
 
 def test_objects_of_tasks(make_log, values_of):
-    """As connectors hand them over: in their order, beside records that were appended."""
+    """As connectors pass them: in order, beside records that were appended."""
     log = make_log()
     records, _ = to_records(rows("b", "c"), now_us=0)
     writer = log.object_writer()
@@ -618,8 +625,8 @@ def test_objects_of_tasks(make_log, values_of):
 
 
 def test_an_append_beside_the_end(make_log, values_of, monkeypatch):
-    """Of two threads one commits while the other appends: what is not in the commit is refused, and
-    not lost unsaid.
+    """One thread commits while the other appends: what is not in the commit is refused, and not
+    lost silently.
     """
     log = make_log()
     t = log.transaction("job")
@@ -638,8 +645,8 @@ def test_an_append_beside_the_end(make_log, values_of, monkeypatch):
 
 
 class _Struck(WrappingStore):
-    """Raises as Ctrl-C does, once, where a commit is about to be made, or was made and nobody was
-    told yet.
+    """Raises as Ctrl-C does, once, when a commit is about to be made, or was made and not reported
+    yet.
     """
 
     struck = ""
@@ -656,7 +663,7 @@ class _Struck(WrappingStore):
 
 
 def test_an_id_whose_taking_up_was_interrupted_is_still_this_handles():
-    """S65: no other holder took it up, whatever the log says of its epoch."""
+    """S65: no other holder took it over, whatever the log says about its epoch."""
     store = _Struck(memory_store())
     log = Log.create(store, 1)
     left = log.transaction("job")  # Open, so the next one takes the id up again.
@@ -678,7 +685,7 @@ def test_an_id_whose_taking_up_was_interrupted_is_still_this_handles():
 @pytest.mark.parametrize("then", ["nothing", "abort", "commit"])
 @pytest.mark.parametrize("struck", ["before", "after"])
 def test_an_id_is_still_this_handles_where_the_end_of_a_doubt_was_interrupted(struck, then):
-    """T4, S65: an abort that takes the id up may have done so, or not; no other holder did."""
+    """T4, S65: an abort that takes over the id may have done so, or not; no other holder did."""
     store = _Struck(memory_store())
     log = Log.create(store, 1)
     t = log.transaction("job")
@@ -709,7 +716,7 @@ def test_an_id_is_still_this_handles_where_the_end_of_a_doubt_was_interrupted(st
 
 
 def test_an_id_that_another_took_up_stays_his_after_an_interrupt():
-    """S48: what this handle may have raised the epoch to is no reason to take it back later."""
+    """S48: that this handle may have raised the epoch is no reason to take it over again later."""
     store = _Struck(memory_store())
     log = Log.create(store, 1)
     t = log.transaction("job")

@@ -1,4 +1,4 @@
-"""Positions in what is no log, and the sequence that was committed last (S73)."""
+"""Positions in what is not a log, and the sequence that was committed last (S73)."""
 
 import pytest
 
@@ -21,7 +21,7 @@ ONE = [{"key": "k", "value": "v"}]
 
 @pytest.fixture
 def few_writers(monkeypatch):
-    """A head lets go of those used longest ago soon."""
+    """A head soon drops the entries that were used longest ago."""
     monkeypatch.setattr(writers, "WRITERS_MAX", FEW)
 
 
@@ -37,8 +37,8 @@ def commit_positions(log, source, offsets, name="job"):
 
 
 def test_they_are_committed_beside_those_in_logs(make_log, open_log, store):
-    """S73: with the records, by name and partition, with their marks; an abort leaves those
-    before, as do other partitions, names and ids; the feature comes with the first.
+    """S73: with the records, by name and partition, with their marks; an abort leaves the earlier
+    ones, and so do other partitions, names and ids; the feature comes with the first.
     """
     log = make_log()
     with log.transaction("job") as t:
@@ -69,7 +69,7 @@ def test_they_are_committed_beside_those_in_logs(make_log, open_log, store):
 
 
 def test_a_takeover_keeps_them(make_log, open_log):
-    """S48, S73: who takes the id up asks, and goes on from there."""
+    """S48, S73: whoever takes over the id asks, and continues from there."""
     log, other = make_log(), open_log()
     commit_positions(log, TOPIC, {0: (42, "7")})
     other.transaction("job")
@@ -80,8 +80,8 @@ def test_a_takeover_keeps_them(make_log, open_log):
 
 
 def test_many_are_a_document_with_those_in_logs(make_log, open_log, store, few_writers):
-    """FORMAT.md §11.4: both kinds in one, once they have more than 1 KiB together; damage is
-    found; where it moves to a page of older writers they are inline.
+    """FORMAT.md §11.4: both kinds in one, once they have more than 1 KiB together; damage is found;
+    when it moves to a page of older writers they are inline.
     """
     log = make_log()
     offsets = {p: (10**12 + p, "7") for p in range(30)}
@@ -113,7 +113,7 @@ def test_many_are_a_document_with_those_in_logs(make_log, open_log, store, few_w
     ["", "topic", ":x", "kafka:", "1:x", "a b:c", "kafka:a\nb", "kafka:\ud800", "k:" + 511 * "x"],
 )
 def test_what_is_no_name(make_log, name):
-    """FORMAT.md §11.4: no id of a log, nothing that cannot be stored; nothing of it is kept."""
+    """FORMAT.md §11.4: not a log's id, nothing that cannot be stored; nothing of it is kept."""
     log = make_log()
     t = log.transaction("job")
     with pytest.raises(InvalidInputError, match="nor the name of another source; give a Log"):
@@ -122,7 +122,7 @@ def test_what_is_no_name(make_log, name):
 
 
 def test_a_url_is_no_name(make_log):
-    """S73: it says where something stands, not what it is, and may hold a password."""
+    """S73: it says where something is, not what it is, and may contain a password."""
     log = make_log()
     t = log.transaction("job")
     with pytest.raises(InvalidInputError, match="not a URL") as told:
@@ -140,7 +140,7 @@ def test_a_url_is_no_name(make_log):
     ids=repr,
 )
 def test_what_is_no_position(make_log, offsets):
-    """The bounds of FORMAT.md §11.4, in words; nothing of it is committed."""
+    """The bounds of FORMAT.md §11.4, with messages; nothing of it is committed."""
     log = make_log()
     t = log.transaction("job")
     with pytest.raises(InvalidInputError, match=r"is not a position in kafka:"):
@@ -175,8 +175,8 @@ def test_a_log_with_another_name_is_damaged(name):
 
 
 def test_who_was_killed_asks_for_its_sequence(make_log, open_log, few_writers):
-    """S73: of a producer's or a transaction's id, also once it has left the head; None before
-    the first, and of a transaction that gave no number.
+    """S73: of a producer's or a transaction's id, even once it has left the head; None before the
+    first, and for a transaction that gave no number.
     """
     log = make_log()
     assert log.sequence("billing") is None
@@ -195,7 +195,7 @@ def test_who_was_killed_asks_for_its_sequence(make_log, open_log, few_writers):
     assert (again.sequence("billing"), again.sequence("job")) == (42, 7)
     with log.transaction("billing", sequence=3) as t:
         t.append(ONE)
-    with pytest.raises(InvalidInputError, match="a producer and a transaction id 'billing'"):
+    with pytest.raises(InvalidInputError, match="a producer and a transaction with id 'billing'"):
         log.sequence("billing")
     assert log.sequence("billing", kind="producer") == 42
     assert log.sequence("billing", kind="transaction") == 3

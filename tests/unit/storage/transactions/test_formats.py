@@ -1,5 +1,5 @@
-"""Transactions over logs of other formats: older ones take part, and of newer ones it is told what
-is missing, while nothing is half visible (S50; FORMAT.md §0).
+"""Transactions over logs of other formats: older ones take part, and for newer ones the error says
+what is missing, while nothing is half visible (S50; FORMAT.md §0).
 """
 
 import shutil
@@ -27,7 +27,7 @@ def logs(tmp_path):
 
 @pytest.fixture
 def quill(monkeypatch):
-    """Gives a log a feature that no clog of this release knows, outside of the block."""
+    """Gives a log a feature that no clog of this release knows, outside the block."""
 
     def announce(log):
         with monkeypatch.context() as patch:
@@ -56,7 +56,7 @@ def shown(log):
 @pytest.mark.parametrize("name", BEFORE)
 def test_logs_from_before_take_part(logs, tmp_path, name):
     """A golden log without undecided records gets the features with its first ones, whatever else
-    it has; committed and aborted ones end as anywhere.
+    it has; committed and aborted ones end as usual.
     """
     shutil.copytree(GOLDEN / name / "log", tmp_path / name)
     home, old = logs[0], Log.open(str(tmp_path / name))
@@ -94,7 +94,9 @@ def test_a_participant_of_a_newer_format(logs, quill):
 
 
 def commit_untold(logs, monkeypatch):
-    """Commits a transaction of both logs in the first, and its holder dies before it tells."""
+    """Commits a transaction of both logs in the first, and its holder dies before it informs the
+    other.
+    """
     with monkeypatch.context() as patch:
         patch.setattr(Several, "finish", lambda *_: {})
         with logs[0].transaction("job") as t:
@@ -103,12 +105,12 @@ def commit_untold(logs, monkeypatch):
 
 
 def test_one_that_is_upgraded_before_it_hears(logs, quill, known_quill, monkeypatch):
-    """The home keeps the outcome, and says what is missing; a newer clog tells it."""
+    """The home keeps the outcome, and says what is missing; a newer clog passes it on."""
     home, other = logs
     commit_untold(logs, monkeypatch)
     quill(Log.open(other.url))
     (waiting,) = finish_all(Log.open(home.url).handle)
-    assert f"{other.url} cannot be informed that it was committed: " in waiting.reason
+    assert f"{other.url} could not be notified that it was committed: " in waiting.reason
     assert "has the features ['quill'], which this clog does not know" in waiting.reason
     assert waiting.is_stuck
     assert shown(home) == 1
@@ -124,7 +126,7 @@ def test_a_home_of_a_newer_format(logs, quill, known_quill, monkeypatch):
     commit_untold(logs, monkeypatch)
     quill(Log.open(home.url))
     (waiting,) = finish_all(Log.open(other.url).handle)
-    assert "its home does not give its outcome: " in waiting.reason
+    assert "its outcome cannot be read from its home: " in waiting.reason
     assert "has the features ['quill'], which this clog does not know" in waiting.reason
     assert (Log.open(other.url).stable_offsets(), shown(other)) == ({0: 0}, 0)
     known_quill()

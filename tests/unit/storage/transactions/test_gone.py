@@ -1,5 +1,5 @@
-"""Logs that are gone while a transaction over several of them has not ended (S50): it is told which
-one, and what to do; nothing is guessed, and an operator can go on.
+"""Logs that are gone while a transaction over several of them has not ended (S50): the error says
+which one, and what to do; nothing is guessed, and an operator can continue.
 """
 
 import os
@@ -30,7 +30,7 @@ def logs(tmp_path):
 
 
 def committed(logs, monkeypatch):
-    """A transaction that is decided, and nobody was told of."""
+    """A transaction that is decided, and whose outcome was passed on to nobody."""
     with monkeypatch.context() as patch:
         patch.setattr(Several, "finish", lambda *_: {})
         with logs[0].transaction("job") as t:
@@ -44,23 +44,23 @@ def count(*logs):
 
 @pytest.mark.parametrize("stands", ["nothing", "another log"])
 def test_a_participant_that_is_gone_is_given_up_by_force(logs, monkeypatch, stands):
-    """The others hear of the outcome at once; the id waits, its error says what to do, and goes on
+    """The others get the outcome at once; the id waits, its error says what to do, and it continues
     when an operator gives that log up.
     """
     home, left, right = logs
     committed(logs, monkeypatch)
     shutil.rmtree(left.url)
-    expected = f"no log is at {left.url}: log {left.id} was deleted or moved"
+    expected = f"no log at {left.url}: log {left.id} was deleted or moved"
     if stands != "nothing":
         Log.create(left.url, 1)
         expected = f"another log is at {left.url}"
     again = Log.open(home.url)
     (waiting,) = finish_all(again.handle)
     assert expected in waiting.reason
-    assert "if it is gone for good, abort by force" in waiting.reason
+    assert "if it no longer exists, abort by force" in waiting.reason
     assert waiting.is_stuck
     assert count(home, right) == [1, 1]
-    with pytest.raises(InvalidInputError, match="cannot be informed that it was committed"):
+    with pytest.raises(InvalidInputError, match="could not be notified that it was committed"):
         again.abort_transaction("job")
     t = again.transaction("job")
     t.append([{"key": "k", "value": "w"}], log=right)
@@ -74,7 +74,7 @@ def test_a_participant_that_is_gone_is_given_up_by_force(logs, monkeypatch, stan
 
 
 def test_one_that_comes_back_after_it_was_given_up_is_told_the_truth(logs, monkeypatch, tmp_path):
-    """By the state of the id, as long as that says it; then nothing is guessed."""
+    """By the state of the id, as long as that has it; then nothing is guessed."""
     home, left, right = logs
     committed(logs, monkeypatch)
     (tmp_path / "left").rename(tmp_path / "away")
@@ -97,15 +97,15 @@ def test_a_home_that_was_moved_tells_the_others_from_where_it_is(logs, monkeypat
     committed(logs, monkeypatch)
     (tmp_path / "home").rename(tmp_path / "moved")
     (waiting,) = finish_all(Log.open(left.url).handle)
-    assert f"no log is at {home.url}" in waiting.reason
-    assert "give access to its home at that URL" in waiting.reason
+    assert f"no log at {home.url}" in waiting.reason
+    assert "give access to the home at that URL" in waiting.reason
     assert Log.open(left.url).stable_offsets() == {0: 0}
     assert finish_all(Log.open(str(tmp_path / "moved")).handle) == []
     assert count(left, right) == [1, 1]
 
 
 def test_a_participant_that_is_gone_before_the_commit(logs):
-    """Nothing is committed anywhere, and the next transaction of the others goes on once the
+    """Nothing is committed anywhere, and the next transaction of the others continues once the
     operator has given it up.
     """
     home, left, right = logs
@@ -117,7 +117,7 @@ def test_a_participant_that_is_gone_before_the_commit(logs):
         t.commit()
     assert count(home, right) == [0, 0]
     again = Log.open(home.url)
-    with pytest.raises(ClogError, match="cannot be informed that it was aborted"):
+    with pytest.raises(ClogError, match="could not be notified that it was aborted"):
         again.abort_transaction("job")
     again.abort_transaction("job", force=True)
     with again.transaction("job") as t:
@@ -126,8 +126,8 @@ def test_a_participant_that_is_gone_before_the_commit(logs):
 
 
 def test_a_copy_of_a_home_decides_nothing(logs, monkeypatch, tmp_path):
-    """A home is copied before it decides, and the copy is looked after: past the timeout it would
-    tell the others that it was aborted, while the home has committed.
+    """A home is copied before it decides, and the copy is maintained: past the timeout it would
+    report to the others that it was aborted, while the home has committed.
     """
     home, left, right = logs
     with monkeypatch.context() as patch:
@@ -162,7 +162,7 @@ def restored(log, copy):
 
 @pytest.fixture
 def prepared(logs, tmp_path):
-    """A transaction that waits for its home, which then loses all that is newer than a copy."""
+    """A transaction that waits for its home, which then loses everything newer than a copy."""
     home, left, _ = logs
     shutil.copytree(home.url, tmp_path / "copy")
     t = home.transaction("job")
@@ -176,8 +176,8 @@ def values(log):
 
 
 def test_a_restored_home_gives_a_number_again(prepared):
-    """S48: what another transaction of that name has left is not taken for the new one, which is
-    told; the next one goes on.
+    """S48: what another transaction of that name has left is not taken for the new one, which gets
+    an error; the next one continues.
     """
     home, left = prepared
     t = home.transaction("job")
@@ -194,7 +194,7 @@ def test_a_restored_home_gives_a_number_again(prepared):
 @pytest.mark.parametrize("closed", [False, True])
 @pytest.mark.parametrize("other", ["deferred", "of others"])
 def test_a_restored_home_gives_a_number_to_others(prepared, logs, other, closed):
-    """S48: an outcome of one in which the participant has no part decides nothing there."""
+    """S48: an outcome of one in which the participant takes no part decides nothing there."""
     home, left = prepared
     with home.transaction("job") as t:
         t.append([{"key": "k", "value": "new"}], log=None if other == "deferred" else logs[2])
@@ -206,7 +206,7 @@ def test_a_restored_home_gives_a_number_to_others(prepared, logs, other, closed)
 
 
 class ClockOff(SystemClock):
-    """Of a machine whose clock is wrong."""
+    """Of a machine with a wrong clock."""
 
     def __init__(self, off_ms):
         self._off_ms = off_ms
@@ -222,7 +222,7 @@ class ClockOff(SystemClock):
     ("holder_ms", "finisher_ms"), [(0, -3 * DAY_MS), (600_000, 0), (-3 * DAY_MS, 0)]
 )
 def test_a_timeout_is_counted_by_the_stores_times(tmp_path, holder_ms, finisher_ms):
-    """S50: whoever's clock is wrong, nothing is aborted early, or waited for longer than that."""
+    """S50: whichever clock is wrong, nothing is aborted early, or waited for longer than that."""
     home = Log.create(str(tmp_path / "home"), 1, clock=ClockOff(holder_ms))
     left = Log.create(str(tmp_path / "left"), 1, clock=ClockOff(holder_ms))
     t = home.transaction("job", timeout_ms=600_000)

@@ -1,4 +1,4 @@
-"""Undecided and aborted records: who sees them, and up to where (S40, S51, S52, S55)."""
+"""Undecided and aborted records: who sees them, and up to which offset (S40, S51, S52, S55)."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def half_done(make_log):
 
 
 def test_readers_end_at_the_first_undecided_record(half_done, values_of, open_log):
-    """S51: read_committed ends there; read_uncommitted, asked for, goes on to the end."""
+    """S51: read_committed ends there; read_uncommitted, if requested, continues to the end."""
     for log in (half_done, open_log()):
         assert log.stable_offsets() == {0: 1, 1: 1}
         assert log.end_offsets() == {0: 4, 1: 1}
@@ -62,7 +62,7 @@ def test_an_end_decides_all_of_it(half_done, values_of, store):
 
 
 def test_aborted_records_are_never_seen(half_done, values_of, store):
-    """S53: nobody reads them, with either isolation, in the active segment or a sealed one."""
+    """S53: nobody reads them, with either isolation, in the active segment or in a sealed one."""
     end(half_done, commit=False)
     half_done.roll()
     for isolation in ("read_committed", "read_uncommitted"):
@@ -73,7 +73,7 @@ def test_aborted_records_are_never_seen(half_done, values_of, store):
 
 
 def test_older_versions_say_what_they_said(half_done, store):
-    """A version means one thing for ever: at that of before the end the records are undecided."""
+    """A version never changes its meaning: at the one before the end the records are undecided."""
     before = half_done.version
     end(half_done, commit=True)
     assert half_done.table(0, at=before).get("k") == b"a"
@@ -81,7 +81,9 @@ def test_older_versions_say_what_they_said(half_done, store):
 
 
 def test_of_several_the_earliest_counts(make_log, values_of, store):
-    """S51: the stable offset is that of the earliest that has not ended, in whatever order."""
+    """S51: the stable offset is that of the earliest transaction that has not ended, in
+    any order.
+    """
     log = make_log()
     append_undecided(log, rows("a"), number=0)
     append_undecided(log, rows("b"), number=1)
@@ -101,7 +103,7 @@ def test_an_end_is_of_one_transaction_alone(half_done, values_of):
 
 
 def test_log_starts_may_pass_it(half_done, values_of, store):
-    """S51: deleteRecords raises the stable offset, and an end fails for nothing that is gone."""
+    """S51: deleteRecords raises the stable offset, and an end does not fail for what is gone."""
     half_done.delete_records({0: 2})
     assert half_done.stable_offsets()[0] == 2
     assert values_of(half_done, partition=0) == []
@@ -116,7 +118,7 @@ def test_log_starts_may_pass_it(half_done, values_of, store):
 
 
 def test_segments_roll_around_undecided_records(make_log, values_of, store):
-    """Records that are undecided lie in sealed segments, too, in snapshots and not in pages."""
+    """Undecided records are in sealed segments too, in snapshots and not in pages."""
     log = make_log(config={"segment.bytes": 60})
     for number in range(4):
         log.append(rows(f"x{number}"), partition=0)
@@ -131,7 +133,7 @@ def test_segments_roll_around_undecided_records(make_log, values_of, store):
 
 
 def test_a_state_table_waits_for_the_end(half_done, store, tmp_path):
-    """S55: a copy holds what is decided, and goes on from there."""
+    """S55: a copy contains what is decided, and continues from there."""
     with StateTable(store, tmp_path) as table:
         assert table.get("k") == b"a"
         end(half_done, commit=True)
@@ -140,7 +142,7 @@ def test_a_state_table_waits_for_the_end(half_done, store, tmp_path):
 
 
 def test_logs_without_transactions_have_nothing_of_it(make_log):
-    """A log that does not use the feature has not a byte of it."""
+    """A log that does not use the feature has not a single byte of it."""
     log = make_log()
     log.append(rows("a"))
     assert "unended" not in head_to_json(log.handle.tip.head)

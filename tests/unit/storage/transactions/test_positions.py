@@ -1,4 +1,4 @@
-"""Positions of what was read, committed with what was made of it (S54)."""
+"""Positions of what was read, committed with the results (S54)."""
 
 import pytest
 
@@ -36,7 +36,9 @@ def commit_positions(log, source, offsets, name="job"):
 
 
 def test_they_are_committed_with_the_records(make_log, open_log, source):
-    """S54: by log and partition; an abort leaves those before, as do other partitions and ids."""
+    """S54: by log and partition; an abort leaves the earlier ones, and so do other partitions and
+    ids.
+    """
     log = make_log()
     assert log.positions("job") == {}
     with log.transaction("job") as t:
@@ -58,7 +60,9 @@ def test_they_are_committed_with_the_records(make_log, open_log, source):
 
 
 def test_a_takeover_goes_on_from_them(make_log, open_log, source):
-    """S48, S54: whoever takes the id up has what was committed, whatever the last holder left."""
+    """S48, S54: whoever takes over the id gets what was committed, whatever the last
+    holder left.
+    """
     log, other = make_log(), open_log()
     commit_positions(log, source, {0: 42})
     left = log.transaction("job")
@@ -83,14 +87,14 @@ def test_they_carry_the_version_that_was_read(make_log, source):
 
 
 def remove_tombstones(log, up_to, partition=0):
-    """As a pass of the cleaner says of those whose horizon has come."""
+    """As a pass of the cleaner removes those whose horizon has passed."""
     edit = Edit(tombstones_removed={partition: up_to})
     log.handle.commit(lambda _tip, _ms: edit, operation="clean")
 
 
 def test_deletes_that_were_missed_are_told(make_log, source):
-    """S41, S54: a tombstone at or above the last position went before the next read; whoever says
-    so goes on, and is told of the next one.
+    """S41, S54: a tombstone at or above the last position was removed before the next read; a
+    caller that accepts that continues, and gets the error for the next one.
     """
     log = make_log()
     source.append([{"key": "k", "value": "v"}] * 9, partition=0)
@@ -115,7 +119,7 @@ def test_deletes_that_were_missed_are_told(make_log, source):
 
 
 def test_deletes_removed_after_the_read_were_seen(make_log, source):
-    """S41: what counts is the version that was read, not what the source has become since."""
+    """S41: the version that was read counts, not what the source has become since."""
     log = make_log()
     source.append([{"key": "k", "value": "v"}] * 9, partition=0)
     commit_positions(log, source, {0: 3})
@@ -133,7 +137,7 @@ def test_deletes_removed_after_the_read_were_seen(make_log, source):
     ids=repr,
 )
 def test_what_is_no_position(make_log, open_log, source, offsets):
-    """An integer that no reader takes would be the end of the log: nothing of it is committed."""
+    """An integer that no reader accepts would be the end of the log: nothing of it is committed."""
     log = make_log()
     t = log.transaction("job")
     with pytest.raises(InvalidInputError, match="is not a position in"):
@@ -185,8 +189,8 @@ def test_large_ones_are_a_document(make_log, open_log, source, store, clock):
 
 @pytest.mark.nightly
 def test_large_ones_of_an_id_that_moved_to_a_page(make_log, open_log, source, store, clock):
-    """H-T6: they are inline there, as the sweep looks in heads alone; the next entry of the id, a
-    takeover's or its holder's, has a document again.
+    """H-T6: they are inline there, as the sweep only looks in heads; the id's next entry, for a
+    takeover or by its holder, has a document again.
     """
     log = make_log()
     offsets = {p: p * 1_000_000 for p in range(MANY)}
@@ -212,8 +216,8 @@ def test_large_ones_of_an_id_that_moved_to_a_page(make_log, open_log, source, st
 
 
 def test_what_is_undecided_is_not_taken_for_read(make_log, source):
-    """S51: a read ends before it, and a position behind it would lose it once it is committed: a
-    job that asks for the end of the log is told.
+    """S51: a read ends before it, and a position after it would lose it once it is committed: a job
+    that uses the end of the log gets an error.
     """
     log = make_log()
     source.append([{"key": "k", "value": "a"}], partition=0)

@@ -100,7 +100,7 @@ def test_positions_come_with_it(logs):
 
 
 def test_costs(stores, clock):
-    """Data and two commits in each log, once the id was taken up; nobody else pays anything."""
+    """Data and two commits in each log, once the id was taken over; nobody else pays anything."""
     counting = [CountingStore(store) for store in stores[:2]]
     made = [
         Log.create(store, partitions=1, clock=clock, ids=SeededIds(i))
@@ -125,7 +125,7 @@ def test_costs(stores, clock):
 
 
 def test_undecided_in_between(logs, reopened):
-    """S50: after X1 and X2 nothing is visible, and each log can tell what waits."""
+    """S50: after X1 and X2 nothing is visible, and each log can report what waits."""
     store = FaultyStore(logs[0].handle.standing.root, clock=logs[0].handle.clock)
     home = Log.open(store, clock=logs[0].handle.clock, ids=SeededIds(77))
     t = home.transaction("job")
@@ -148,7 +148,7 @@ def test_undecided_in_between(logs, reopened):
 
 def test_a_commit_in_doubt_stays_so(logs, reopened):
     """S50: the home has decided, and its reply was lost; that it cannot be reached when the
-    transaction is committed again is no reason to say that nothing is committed.
+    transaction is committed again does not mean that nothing is committed.
     """
     clock = logs[0].handle.clock
     stores = [FaultyStore(log.handle.standing.root, clock=clock) for log in logs]
@@ -196,7 +196,7 @@ def left(logs, *, after):
 
 @pytest.mark.parametrize("by", [0, 1, 2])
 def test_anybody_finishes_what_is_decided(logs, reopened, stores, by):
-    """C15: the home, or a participant, asks the home and goes on, without waiting."""
+    """C15: the home, or a participant, asks the home and continues, without waiting."""
     left(logs, after="decision")
     assert seen(reopened()) == [["a"], [], []]
     finisher = reopened()[by]
@@ -212,7 +212,9 @@ def test_anybody_finishes_what_is_decided(logs, reopened, stores, by):
 
 @pytest.mark.parametrize("by", [0, 1, 2])
 def test_anybody_aborts_past_the_timeout(logs, reopened, stores, clock, by):
-    """C14: not before it; then the home decides, once, and the holder is told when it commits."""
+    """C14: not before it; then the home decides, once, and the holder gets the result when it
+    commits.
+    """
     t = left(logs, after="prepare")
     (waiting,) = finish_all(reopened()[by].handle)
     assert "until 5000 ms after it began" in waiting.reason
@@ -229,7 +231,7 @@ def test_anybody_aborts_past_the_timeout(logs, reopened, stores, clock, by):
 
 
 def test_a_takeover_ends_what_was_left_open(logs, reopened, stores):
-    """S48, C14: at once; whoever held the id is fenced, however late it comes."""
+    """S48, C14: at once; the former holder of the id is fenced, however late it comes."""
     t = left(logs, after="prepare")
     again = reopened()
     with again[0].transaction("job") as taken:
@@ -245,8 +247,8 @@ def test_a_takeover_ends_what_was_left_open(logs, reopened, stores):
 
 @pytest.mark.parametrize("place", range(3))
 def test_a_takeover_amid_a_commit(logs, reopened, stores, clock, place):
-    """S48: between whichever two requests to a log the id is taken up, its holder's commit is
-    there, or it is told that it is fenced: what its successor ended took no time too long.
+    """S48: between whichever two requests to a log the id is taken over, its holder's commit is
+    there, or it gets the error that it is fenced: what its successor ended did not time out.
     """
     outcomes = []
     for nth in count(1):
@@ -277,7 +279,9 @@ def test_a_takeover_amid_a_commit(logs, reopened, stores, clock, place):
 
 
 def test_a_takeover_ends_nothing_that_is_newer(logs, reopened):
-    """S48: who was slow to end what it found is fenced by then, and leaves the next holder's be."""
+    """S48: a holder that was slow to end what it found is fenced by then, and leaves the next
+    holder's transaction alone.
+    """
     slow, newer = logs[0], reopened()[0]
     epoch = slow.transaction("job").epoch
     t = newer.transaction("job", visible=True)
@@ -289,8 +293,8 @@ def test_a_takeover_ends_nothing_that_is_newer(logs, reopened):
 
 
 def test_a_late_prepare_is_refused(logs, reopened, clock):
-    """H-T3: a sleeper's records come after its transaction was aborted, at a participant that had
-    not heard of it.
+    """H-T3: a delayed holder's records come after its transaction was aborted, at a participant
+    that did not know of it.
     """
     t = left(logs, after="prepare")
     discarded = logs[1].transactions()[0]
@@ -308,15 +312,15 @@ def test_a_late_prepare_is_refused(logs, reopened, clock):
 
 
 def test_a_home_that_is_gone(logs, reopened, stores):
-    """H-T5: nothing is guessed; the stable offset stays, and it is told why, until an operator
-    forces it; a home that comes back and had committed is a contradiction, and told.
+    """H-T5: nothing is guessed; the stable offset stays, with the reason, until an operator forces
+    it; a home that comes back and had committed is a contradiction, and is reported.
     """
     left(logs, after="decision")
     kept = {found.path: stores[0].get(found.path) for found in stores[0].list("")}
     discard(stores[0])
     part = Log.open(stores[1], clock=logs[1].handle.clock, ids=SeededIds(9))
     (waiting,) = finish_all(part.handle)
-    assert "its home does not give" in waiting.reason
+    assert "its outcome cannot be read from" in waiting.reason
     assert part.stable_offsets() == {0: 0}
     with pytest.raises(InvalidInputError, match="abort it by force"):
         part.abort_transaction("job")
@@ -350,7 +354,7 @@ def test_a_home_restored_from_before(logs, stores, clock):
 
 
 def test_force_asks_the_home_first(logs, reopened):
-    """H-T5: an outcome that is found is taken, with force too."""
+    """H-T5: an existing outcome is used, even with force."""
     left(logs, after="decision")
     reopened()[1].abort_transaction("job", force=True)
     assert seen(reopened()) == [["a"], ["b"], []]
@@ -364,12 +368,14 @@ def test_an_operator_does_not_wait(logs, reopened):
     with pytest.raises(TransactionTimeoutError):
         t.commit()
     assert seen(reopened()) == [[], [], []]
-    with pytest.raises(NotFoundError, match="no transaction of id 'job'"):
+    with pytest.raises(NotFoundError, match="no open transaction with id 'job'"):
         reopened()[1].abort_transaction("job")
 
 
 def test_a_participant_that_is_away(logs, reopened, clock):
-    """Before the decision: nothing is committed, and it may be tried again. After it: it is."""
+    """Before the decision: nothing is committed, and it may be retried. After it: it is
+    committed.
+    """
     store = FaultyStore(logs[1].handle.standing.root, clock=clock)
     part = Log.open(store, clock=clock, ids=SeededIds(5))
     t = logs[0].transaction("job")
@@ -450,8 +456,8 @@ def test_the_home_forgets_once_all_know(logs):
 
 @pytest.mark.nightly
 def test_many_ids_have_room(logs):
-    """Those that have ended everywhere do not wait in the home for their next transaction, where
-    it would be full of them.
+    """Those that have ended everywhere do not wait in the home for their next transaction, or the
+    home would be full of them.
     """
     for number in range(UNENDED_MAX + 6):
         with logs[0].transaction(f"job-{number}") as t:
@@ -465,7 +471,9 @@ def test_many_ids_have_room(logs):
 @pytest.mark.parametrize("is_visible", [False, True])
 @pytest.mark.parametrize("do", ["commit", "abort"])
 def test_a_zombie_is_told_that_nothing_was_committed(logs, reopened, do, is_visible):
-    """S48: also where whoever took the id up has committed since; and it does not take it back."""
+    """S48: also if whoever took over the id has committed since; and it does not take it over
+    again.
+    """
     t = logs[0].transaction("job", visible=is_visible)
     if is_visible:
         t.append(rows("zombie"))
@@ -488,7 +496,7 @@ def test_a_zombie_is_told_that_nothing_was_committed(logs, reopened, do, is_visi
 
 
 def test_one_that_was_left_open_does_not_take_the_id_back(logs, reopened):
-    """S48: a job that begins anew after an error, and was replaced meanwhile, is told."""
+    """S48: a job that starts again after an error, and was replaced meanwhile, gets the error."""
     logs[0].transaction("job").append(rows("left"))
     newer = reopened()[0].transaction("job")
     for _ in range(2):
@@ -500,7 +508,7 @@ def test_one_that_was_left_open_does_not_take_the_id_back(logs, reopened):
 
 
 def test_an_interrupted_commit_is_in_doubt(logs, reopened, stores, clock):
-    """Whatever ends it: then nobody says that nothing was committed."""
+    """Whatever ends it: then no error says that nothing was committed."""
 
     class Interrupted(FaultyStore):
         def create(self, path, data):

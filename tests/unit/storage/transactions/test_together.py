@@ -1,5 +1,5 @@
-"""What a transaction does in many logs it does in all of them at once (COMMIT.md §9, X2, X4), and
-its objects are put together (T1).
+"""What a transaction does in many logs it does in all of them at the same time (COMMIT.md §9, X2,
+X4), and its objects are written together (T1).
 """
 
 from threading import Event
@@ -20,7 +20,7 @@ ROUND_TRIP_MS = 100
 
 
 class Threaded(WrappingStore):
-    """Begins calls in threads, as stores far away do; ``interrupts`` waitings end at once."""
+    """Starts calls in threads, as stores with latency do; ``interrupts`` waits end at once."""
 
     interrupts = 0
 
@@ -69,7 +69,7 @@ def values(log):
 
 @pytest.mark.parametrize("count", [1, 3, 10, pytest.param(200, marks=pytest.mark.nightly)])
 def test_as_long_as_over_two(disk, count):
-    """Four commits one after the other, whatever the number of logs; 200 of them pass."""
+    """Four commits one after the other, whatever the number of logs; 200 of them are accepted."""
     store = DelayingStore(disk, ROUND_TRIP_MS)
     logs = logs_in(store, 1 + count)
     begun(logs).commit()
@@ -83,7 +83,9 @@ def test_as_long_as_over_two(disk, count):
 
 
 def test_the_names_have_a_bound(disk, monkeypatch):
-    """What the home repeats in each commit stays small: one log too many is refused, in words."""
+    """What the home repeats in each commit stays small: one log too many is refused with
+    a message.
+    """
     monkeypatch.setattr(deferred, "PARTICIPANTS_BYTES_MAX", 300)
     with pytest.raises(InvalidInputError, match="use fewer logs in a transaction"):
         begun(logs_in(disk, 9))
@@ -105,7 +107,7 @@ def test_threads_far_away(disk):
 
 
 def test_a_refusal_outweighs_what_passes(disk):
-    """S50: one log is away, another refuses for good: the holder is told what will not pass."""
+    """S50: one log is unavailable, another refuses for good: the holder learns which step fails."""
     away = FaultyStore(disk)
     clock = ManualClock(now_ms=1_000_000)
     logs = logs_in(disk, 3)
@@ -120,7 +122,7 @@ def test_a_refusal_outweighs_what_passes(disk):
 
 @pytest.mark.parametrize("waits", range(1, 3))
 def test_an_interrupt_while_it_waits(disk, waits):
-    """S65: the threads go on, and the holder commits again: all of it is there, once."""
+    """S65: the threads continue, and the holder commits again: all of it is there, once."""
     store = Threaded(disk)
     logs = logs_in(store, 4)
     t = begun(logs)
@@ -135,7 +137,7 @@ def test_an_interrupt_while_it_waits(disk, waits):
 
 
 def test_all_are_begun_before_one_is_waited_for(disk):
-    """Calls of one step wait for nobody; what fails keeps no other from being made."""
+    """Calls of one step wait for nobody; a failed one does not stop another from being made."""
     store, last = Threaded(disk), Event()
 
     def first():
@@ -155,7 +157,7 @@ def test_all_are_begun_before_one_is_waited_for(disk):
 
 
 def appended(log, count, *, partition=None):
-    """A transaction of so many appends to one log, each an object."""
+    """A transaction of this many appends to one log, each an object."""
     t = log.transaction("job")
     for i in range(count):
         t.append([{"key": f"k{i}", "value": f"v{i}"}], partition)
@@ -178,7 +180,7 @@ def test_objects_of_many_appends_take_as_long_as_one(disk, count):
 
 
 def test_objects_of_many_logs_take_as_long_as_one(disk):
-    """T1: the objects of 20 logs are under way together, too."""
+    """T1: the objects of 20 logs are written at the same time too."""
     store = DelayingStore(disk, ROUND_TRIP_MS)
     logs = logs_in(store, 21)
     begun(logs).commit()
@@ -192,7 +194,7 @@ def test_objects_of_many_logs_take_as_long_as_one(disk):
 
 
 def test_bytes_under_way_have_a_bound(disk, monkeypatch):
-    """Objects wait for those before them where memory is short."""
+    """Objects wait for earlier ones if memory is short."""
     store = DelayingStore(disk, ROUND_TRIP_MS)
     (log,) = logs_in(store, 1)
     appended(log, 1).commit()
@@ -204,7 +206,7 @@ def test_bytes_under_way_have_a_bound(disk, monkeypatch):
 
 
 def failing(disk, *faults):
-    """A log whose puts go in threads, some of which fail."""
+    """A log whose puts run in threads, some of which fail."""
     store = FaultyStore(disk)
     (log,) = logs_in(Threaded(store), 1)
     appended(log, 1).commit()
@@ -227,7 +229,7 @@ def test_a_put_that_fails_is_told_by_the_commit(disk):
 
 
 def test_a_put_that_fails_and_is_aborted_leaves_nothing(disk):
-    """T1: what was under way is an orphan."""
+    """T1: what was being written is an orphan."""
     log = failing(disk, Fault(FaultKind.FAIL_BEFORE, "put", "*data/*"))
     t = appended(log, 2)
     with pytest.raises(StoreUnavailableError):
@@ -239,7 +241,7 @@ def test_a_put_that_fails_and_is_aborted_leaves_nothing(disk):
 
 
 def test_an_append_that_fails_for_another_may_be_made_again(disk, monkeypatch):
-    """T1: an append that finds no room is told what went wrong before; nothing of it is there."""
+    """T1: an append that finds no space gets the earlier error; nothing of it is there."""
     monkeypatch.setattr(contract, "BYTES_MAX", 1)
     log = failing(disk, Fault(FaultKind.FAIL_BEFORE, "put", "*data/*"))
     t = appended(log, 1)
@@ -252,7 +254,7 @@ def test_an_append_that_fails_for_another_may_be_made_again(disk, monkeypatch):
 
 
 def test_an_append_that_fails_is_forgotten(disk, monkeypatch):
-    """T1: of an append that raised, no object is put again: nobody would name it."""
+    """T1: if an append raised, no object is put again: nothing would name it."""
     log = failing(disk, Fault(FaultKind.FAIL_BEFORE, "put", "*data/*"))
     log.alter({"object.bytes": "1m"})
     large = [{"key": str(i), "value": bytes(600_000)} for i in range(3)]

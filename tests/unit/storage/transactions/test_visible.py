@@ -67,7 +67,7 @@ def test_an_empty_one_commits_nothing(make_log):
 
 
 def test_a_takeover_aborts_what_was_open(make_log, open_log, values_of, store):
-    """S48, C17: whoever held the id is fenced; the next one is not decided by a late end."""
+    """S48, C17: the former holder of the id is fenced; a late end does not decide the next one."""
     log, other = make_log(), open_log()
     t = log.transaction("job", visible=True)
     t.append(rows("a"))
@@ -84,7 +84,7 @@ def test_a_takeover_aborts_what_was_open(make_log, open_log, values_of, store):
 
 @pytest.mark.parametrize("has_records", [False, True])
 def test_one_that_is_fenced_in_an_append_is_fenced_for_good(make_log, open_log, has_records):
-    """S48: its commit says so, too, and not that records may be there; with or without records."""
+    """S48: its commit says so too, and not that records may be there; with or without records."""
     log = make_log()
     t = log.transaction("job", visible=True)
     if has_records:
@@ -98,7 +98,7 @@ def test_one_that_is_fenced_in_an_append_is_fenced_for_good(make_log, open_log, 
 
 
 def test_one_that_was_aborted_is_told_so_by_append_and_commit(make_log, open_log, values_of):
-    """S50: an operator aborted it; the append that finds out leaves nothing in doubt."""
+    """S50: an operator aborted it; the append that finds out leaves nothing unclear."""
     log = make_log()
     t = log.transaction("job", visible=True)
     t.append(rows("a"))
@@ -110,7 +110,7 @@ def test_one_that_was_aborted_is_told_so_by_append_and_commit(make_log, open_log
 
 
 def test_an_append_that_is_refused_is_not_part_of_it(make_log, values_of):
-    """S6: whether others were appended before or after it, the rest is committed."""
+    """S6: whether others were appended before or after it, the others are committed."""
     log = make_log(config={"max.message.bytes": "100"})
     with log.transaction("job", visible=True) as t, pytest.raises(InvalidInputError):
         t.append(rows("a" * 1000))
@@ -122,7 +122,7 @@ def test_an_append_that_is_refused_is_not_part_of_it(make_log, values_of):
 
 
 def test_anybody_aborts_past_the_timeout(make_log, open_log, values_of, clock, store):
-    """S50: not before it; the holder is told when it goes on."""
+    """S50: not before it; the holder gets the error when it continues."""
     log = make_log()
     t = log.transaction("job", visible=True, timeout_ms=1000)
     t.append(rows("a"))
@@ -141,7 +141,7 @@ def test_anybody_aborts_past_the_timeout(make_log, open_log, values_of, clock, s
 
 
 def test_an_append_in_doubt(make_log, open_log, values_of, store, clock):
-    """Where it is not known whether records are there, the transaction can only be aborted."""
+    """If it is not known whether records are there, the transaction can only be aborted."""
     make_log()
     faulty = FaultyStore(store, clock=clock)
     log = open_log(faulty)
@@ -156,7 +156,7 @@ def test_an_append_in_doubt(make_log, open_log, values_of, store, clock):
         t.append(rows("b"))
     faulty.plan = Faults()
     for do in (t.commit, lambda: t.append(rows("c"))):
-        with pytest.raises(InvalidInputError, match="its records may be there"):
+        with pytest.raises(InvalidInputError, match="its records may have been written"):
             do()
     t.abort()
     assert both(open_log(), values_of) == ([], [])
@@ -187,12 +187,12 @@ def test_it_is_of_one_log(make_log, open_log):
     """Another log is refused, by name."""
     log = make_log()
     t = log.transaction("job", visible=True)
-    with pytest.raises(InvalidInputError, match="is visible, and appends to one log"):
+    with pytest.raises(InvalidInputError, match="is visible, and can append only to its own log"):
         t.append(rows("a"), log=open_log())
 
 
 def test_costs(make_log, store):
-    """Each append and the end are a commit; a plain append beside it pays nothing more."""
+    """Each append and the end are a commit; a plain append beside it costs nothing more."""
     counting = CountingStore(store)
     log = make_log(on=counting)
     with log.transaction("job", visible=True) as t:

@@ -14,8 +14,8 @@ def _create(fs: Any, path: str, data: bytes) -> None:
         bucket = path.partition("/")[0]
         if sync(fs.loop, fs._is_zonal_bucket, bucket):  # noqa: SLF001 - nothing public
             raise UnsupportedFilesystemError(
-                f"gs://{bucket} is a zonal bucket, whose objects are visible before they are"
-                " complete; use a regional bucket, or open with single_writer=True"
+                f"gs://{bucket} is a zonal bucket, in which objects become visible before they"
+                " are complete; use a regional bucket, or open with single_writer=True"
             )
     fs.pipe_file(path, data, mode="create", chunksize=ONE_PART)
 

@@ -32,6 +32,6 @@ KIND = Kind(
     authority="user@host",
     folders="made",
     hadoop="hdfs",
-    caution="HDFS is experimental: no cluster has run the conformance suite;"
-    ' try "clog verify-store" on yours',
+    caution='HDFS is experimental: the conformance suite has not run on a cluster; try "clog'
+    ' verify-store" on yours',
 )

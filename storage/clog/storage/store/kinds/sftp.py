@@ -154,13 +154,16 @@ class HostCheck:
             return
         text = f"{shown.get_name()} {shown.fingerprint}"
         if known:
-            fault = "is not the known one: somebody may be in between, or the server is a new one"
+            fault = (
+                "differs from the known one: somebody may be intercepting the connection, or the"
+                " server was replaced"
+            )
         else:
             fault = f"is in none of {', '.join(_KNOWN_HOSTS)}"
         raise StoreRefusedError(
-            f"the host key of {self.name}, {text}, {fault}; compare it with the server's, then add"
-            " what ssh-keyscan prints to known_hosts, or pass it as the storage option host_key"
-            f' ({_POLICY}="auto_add" trusts any server)',
+            f"the host key of {self.name}, {text}, {fault}; compare it with the server's, then"
+            " add what ssh-keyscan prints to known_hosts, or pass that as the storage option"
+            f' host_key ({_POLICY}="auto_add" trusts any server)',
             certain=True,
         )
 

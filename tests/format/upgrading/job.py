@@ -67,7 +67,7 @@ def run(spark, root):
 
     url = f"{root}/source"
     source = Log.open(url) if Path(url).exists() else Log.create(url, 2)
-    start = sum(source.end_offsets())
+    start = sum(source.end_offsets().values())
     numbers = range(start, start + BATCHES * BATCH)
     source.append([{"key": f"k{n % KEYS}", "value": str(n)} for n in numbers])
     ended = {}

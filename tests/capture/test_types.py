@@ -445,14 +445,14 @@ def test_a_float_in_a_key_is_text():
     """A key has no floats or lists; their texts are exact."""
     plan = plan_for(701, 10_023, key=2)
     assert [f.type for f in plan.schema] == [pa.string(), pa.string()]
-    assert "no key" in plan.notes["c0"]
+    assert "a key cannot be double" in plan.notes["c0"]
 
 
 def test_declared_dimensions_are_levels():
     """An array that is declared with two dimensions is a list of lists."""
     plan = plan_for(10_023, ndims=2)
     assert by_load(plan, ["{{1,2},{3,NULL}}", "{}"]).to_pylist() == [[[1, 2], [3, None]], []]
-    with pytest.raises(SourceError, match="other than 2 dimensions"):
+    with pytest.raises(SourceError, match="without the 2 dimensions declared"):
         by_stream(plan, ["{1}"])
 
 

@@ -12,6 +12,7 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
 from clog.storage.env import SeededIds
+from clog_testing.clocked import ClockedStore
 from clog_testing.crash import crash_runs, discard, unlike
 from clog_testing.invariants import check_log
 
@@ -91,8 +92,11 @@ def test_a_request_is_whole_or_nothing():
         if there and crash.when == "after":
             check_done(crash, days=0)
         elif not there:
-            for days in (50_000, 50_002, 50_004):  # After files were written, by the real clock.
-                log = opened(crash.store, 8, days=days)
+            clock = ManualClock(START_MS)
+            store = ClockedStore(crash.store, clock)
+            for days in (50_000, 2, 2):  # After the files were written, by the real clock.
+                clock.advance(days * DAY_MS)
+                log = Log.open(store, clock=clock, ids=SeededIds(8 + days))
                 log.append([{"key": "bob", "value": "1"}])
                 Cleaner(log).run_once()
             assert not [f for f in crash.store.list("") if "/erasures/" in f.path], str(crash)

@@ -141,5 +141,5 @@ def test_what_is_no_offset_of_a_partition_is_refused(text):
 def test_a_partition_can_be_named_once():
     """Two offsets for one partition have no meaning."""
     assert parse_offsets(["0:5", "1:-1", "2:end"]) == {0: 5, 1: -1, 2: -1}
-    with pytest.raises(click.BadParameter, match="partition 0 is named twice"):
+    with pytest.raises(click.BadParameter, match="partition 0 is given twice"):
         parse_offsets(["0:5", "0:6"])

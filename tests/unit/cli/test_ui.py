@@ -277,7 +277,7 @@ def test_a_store_that_is_away_is_the_servers_fault(get, monkeypatch):
     def away(*_, **__):
         raise StoreUnavailableError("the store is away")
 
-    assert "no log has the number 1" in get("/api/logs/1", code=400)["error"]
+    assert "there is no log number 1" in get("/api/logs/1", code=400)["error"]
     monkeypatch.setattr(Log, "open", away)
     assert get("/api/logs/0", code=503) == {"error": "the store is away"}
 

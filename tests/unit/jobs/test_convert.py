@@ -32,8 +32,8 @@ BAD = {
     "has no value.n, which is NOT NULL": ("3", "{}"),
     "has a value.n of type str; the log's schema says int32": ("3", '{"n": "x"}'),
     "has a value.n that does not fit int32": ("3", '{"n": 5000000000}'),
-    "has the field value.zz, which is not in the log's schema; there it has n, at (add it with"
-    " evolve, or leave it out)": ("3", '{"n": 1, "zz": 1}'),
+    "has the field value.zz, which is not in the log's schema; there it has n, at (add it by"
+    " Log.evolve or clog alter --schema, or leave it out)": ("3", '{"n": 1, "zz": 1}'),
     "has a value that is an encoded null, which is not a tombstone": ("3", "null"),
     "has a value that is JSON that is nested too deeply": ("3", "[" * 100_000),
     "has a key of type str; the log's schema says int64": ('"x"', '{"n": 1}'),

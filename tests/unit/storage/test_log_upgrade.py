@@ -145,7 +145,7 @@ def test_upgrades_beside_appends_lose_neither(older, open_log, store):
     ("name", "message"),
     [
         ("dead_row", "unknown feature 'dead_row': did you mean 'dead-rows'"),
-        ("colour", "unknown feature 'colour': there are"),
+        ("colour", "unknown feature 'colour': known features are"),
         ("quill", "the feature 'quill' is specified but not implemented"),
         ("schema", r"was created without 'schema'.*create another log with it and copy"),
     ],

@@ -77,7 +77,7 @@ def test_a_key_of_several_columns(store, clock):
         ([{"id": 1, "town": "Riga"}], "column town is not in the log's schema; it has id, city"),
         ([{"city": "Riga"}], "column id is missing, which is NOT NULL"),
         ([{"id": "one"}], "record 0 has a key of type str"),
-        ([{"id": 1, "ID": 2}], "column id stands twice"),
+        ([{"id": 1, "ID": 2}], "column id occurs twice"),
         ([{"id": None, "city": "Riga"}], "key"),
         (pa.table({"id": [1], "town": ["Riga"]}), "column town is not in the log's schema"),
     ],
@@ -99,7 +99,10 @@ def test_rows_that_do_not_fit(trips, rows, words):
         ({"key": "id", "like": [{"id": 1}]}, "a table needs columns for its key and at least one"),
         ({"key": "id", "like": 5}, "like= is a int; give a frame"),
         ({"key": "id", "like": []}, "like= is an empty list; give a frame"),
-        ({"key": "id", "like": [{"id": 1, "a": None}]}, "column a holds nothing that tells its"),
+        (
+            {"key": "id", "like": [{"id": 1, "a": None}]},
+            "column a has no values from which",
+        ),
         ({"key": "id", "like": [{"id": 1, "a": 1}, {"id": "x"}]}, "columns without one type"),
     ],
 )

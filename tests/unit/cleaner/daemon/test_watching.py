@@ -230,7 +230,7 @@ def test_a_pass_that_hangs(dirty, store, clock, open_log):
     cleaner.run_once()
     (before, later) = seen
     assert before == (0, [])
-    assert later == (1, [f"{log.url}: the pass over partition 0 hangs"])
+    assert later == (1, [f"{log.url}: the pass over partition 0 is stuck"])
     assert values(cleaner)["clog_cleaner_dead_thread_count",] == 0
 
 

@@ -260,7 +260,7 @@ def test_an_undecided_transaction_is_named(make_log, store, clock):
     open_one.append([{"key": "k03", "value": "undecided-of-k03"}])
     log.erase(["k03"], notify=False)
     Cleaner(log).run_once()
-    assert "transaction 'job' has not ended" in log.erasures()[0].reason
+    assert "transaction 'job' is still open" in log.erasures()[0].reason
     open_one.abort()
     rounds_until_done(log, clock)
     assert holding(store, b"-of-k03") == set()

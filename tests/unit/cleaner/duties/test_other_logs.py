@@ -143,7 +143,7 @@ def test_more_than_a_creation_is_named_and_stays(store, clock, caplog, path):
         assert sweep(log, clock) == ()
     assert before.items() <= everything(store).items()
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert f"{store.url}/{other} holds 3 files of another log" in warning
+    assert f"{store.url}/{other} has 3 files of another log" in warning
 
 
 def test_what_is_no_folder_of_a_log_stays_unnamed(store, clock, caplog):

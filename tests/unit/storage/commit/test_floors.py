@@ -31,7 +31,7 @@ def test_a_writer_that_slept_over_the_sweep_is_refused(make_log, open_log):
     objects = objects_of(sleeper)
     put(log, "1")
     raise_floor(log)
-    with pytest.raises(CommitConflictError, match=r"began at version 0 .*floor 1.*append again"):
+    with pytest.raises(CommitConflictError, match=r"dates from version 0 .*floor 1.*append again"):
         sleeper.append_objects(objects)
     assert log.end_offsets() == {0: 1}
 

@@ -144,7 +144,7 @@ def test_what_may_follow():
         ({"add": {"value.l.x": pa.int8()}}, "l is list, not a struct"),
         ({"add": {"value.x.y": pa.int8()}}, "value.x is not in the schema; value has the fields n"),
         ({"add": {"note": pa.int8()}}, 'write "value.note"'),
-        ({"add": {"value.x": pa.duration("s")}}, "Parquet does not store as it is; use int64"),
+        ({"add": {"value.x": pa.duration("s")}}, "Parquet cannot store unchanged; use int64"),
         ({"widen": {"value.n": pa.string()}}, "cannot become string; it can become int64"),
         ({"widen": {"value.n": pa.int16()}}, "value.n is int32 and cannot become int16"),
         ({"widen": {"value.n": pa.int32()}}, "value.n is int32 and cannot become int32"),

@@ -66,7 +66,7 @@ def test_the_sweep_takes_what_no_version_names(make_log, store, clock):
 def test_a_table_of_somebody_else_is_left_alone(make_log, store):
     log = make_log()
     store.put("metadata/v1.metadata.json", json.dumps({"format-version": 2}).encode())
-    with pytest.raises(InvalidInputError, match=r"an Iceberg table at .* that clog did not write"):
+    with pytest.raises(InvalidInputError, match=r"an Iceberg table that clog did not write"):
         log.publish("iceberg")
 
 
@@ -93,6 +93,6 @@ def test_a_missing_package_is_named(make_log, store, monkeypatch):
     log = make_log()
     put(log, [1])
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(InvalidInputError, match=r"pip install \"pyspark-clog\[iceberg\]\""):
+    with pytest.raises(InvalidInputError, match=r"needs fastavro, .* pip install \"fastavro"):
         log.publish("iceberg")
     assert iceberg_versions(store) == []

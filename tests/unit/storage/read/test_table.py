@@ -286,7 +286,7 @@ def test_a_key_that_is_no_text(make_log):
     put(log, a="1")
     table = log.table()
     assert table.get(bytearray(b"a")) == b"1"
-    for key, why in (("a\ud800", "a lone surrogate at character 1"), (7, "of type int")):
+    for key, why in (("a\ud800", "a lone surrogate at character 1"), (7, "has type int")):
         for ask in (table.get, lambda key: table.get_many(["a", key])):
             with pytest.raises(InvalidInputError, match=why) as raised:
                 ask(key)

@@ -793,9 +793,7 @@ def test_values_of_numpy_and_integers_of_floats_are_exact(make_typed, kind, valu
     """S62: accepted as they are, or refused; None: refused."""
     log = make_typed({"key": pa.string(), "value": kind})
     if found is None:
-        with pytest.raises(
-            InvalidInputError, match=r"record 0 has a value (that (does|is)|of) no"
-        ):
+        with pytest.raises(InvalidInputError, match=r"record 0 has a value (that (does|is)|of) no"):
             log.append([{"key": "a", "value": value}])
         return
     log.append([{"key": "a", "value": value}])

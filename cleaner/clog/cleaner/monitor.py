@@ -145,7 +145,7 @@ class Monitor(Shared):
                 partitions=partitions,
                 lags_ms=beside[0],
                 kept=kept,
-                stuck=[name for name, view in kept.items() if view.is_stuck(delay_ms)],
+                stuck=[name for name, view in kept.items() if view.is_stuck],
                 cut_bytes=sum(r.size_bytes for r in held if r.version > (oldest or 0)),
                 readers=beside[1],
                 committers=beside[2],

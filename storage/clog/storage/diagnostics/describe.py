@@ -163,6 +163,7 @@ class ViewDescription(TypedDict):
         objects: number of objects that are kept for it alone, past their time.
         size_bytes: their size in the store.
         overdue_ms: how long the first of them has been kept past its time.
+        is_stuck: whether the view should no longer need them: it is not published any more.
     """
 
     format: str
@@ -172,6 +173,7 @@ class ViewDescription(TypedDict):
     objects: int
     size_bytes: int
     overdue_ms: int
+    is_stuck: bool
 
 
 class KeptDescription(TypedDict):

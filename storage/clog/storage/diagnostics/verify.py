@@ -465,7 +465,7 @@ def _view_findings(standing: StandingLog, manifest: Manifest) -> Iterator[Findin
         found = partial(Finding, Check.VIEW, name)
         view, mine = view_of(standing, name), kept[name]
         remedy = f"publish it, or give it up with clog publish --withdraw --format {name}"
-        if mine.is_stuck(delay_ms):
+        if mine.is_stuck:
             yield found(
                 f"the view keeps {mine.objects} objects of {mine.size_bytes} bytes whose deletion"
                 f" was due {mine.overdue_ms // 1000} s ago: it needs version {pins[0].version};"

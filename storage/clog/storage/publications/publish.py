@@ -98,6 +98,8 @@ class Kept:
         objects: how many objects would have been deleted if not for it.
         size_bytes: their size.
         overdue_ms: how long ago the first of them would have been deleted.
+        is_stuck: whether the pin should have been removed: if the view is kept up to date, it is
+            moved at least every ``file.delete.delay.ms``, and the former pin removed as long after.
     """
 
     version: int
@@ -106,12 +108,7 @@ class Kept:
     objects: int
     size_bytes: int
     overdue_ms: int
-
-    def is_stuck(self, delay_ms: int) -> bool:
-        """Returns whether the pin should have been removed: if the view is kept up to date, it is
-        moved at least every ``file.delete.delay.ms``, and the former pin removed as long after.
-        """
-        return self.overdue_ms > PATIENCE * delay_ms + PATIENCE_MS
+    is_stuck: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -589,6 +586,7 @@ def kept_for_views(manifest: Manifest, delay_ms: int, *, now_ms: int) -> Mapping
         pins = all_pins[_held_by_cuts(all_pins, manifest.head, name) :]  # Reported with the cut.
         held = [r for r in due if r.version > pins[0].version]
         since_ms = min((r.time_ms + delay_ms for r in held), default=now_ms)
+        still_ms = now_ms - max([since_ms, *(pin.time_ms for pin in pins[1:2])])
         found[name] = Kept(
             version=pins[0].version,
             table_version=pins[-1].view,
@@ -596,6 +594,7 @@ def kept_for_views(manifest: Manifest, delay_ms: int, *, now_ms: int) -> Mapping
             objects=len(held),
             size_bytes=sum(r.size_bytes for r in held),
             overdue_ms=now_ms - since_ms,
+            is_stuck=still_ms > PATIENCE * delay_ms + PATIENCE_MS,
         )
     return found
 

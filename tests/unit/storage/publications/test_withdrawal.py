@@ -279,6 +279,23 @@ def old_config(log, more):
 
 
 @both
+def test_a_view_that_is_published_after_a_pause_is_not_stuck(name, store, clock):
+    """S69: the version before it is kept for ``file.delete.delay.ms`` more, which is no finding."""
+    log = Log.create(store, 1, CONFIG, clock=clock)
+    put(log, "a")
+    log.publish(name)
+    put(log, "a", "2")
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    clock.advance(DAY_MS)
+    put(log, "b")
+    (found,) = verify_log(store).findings
+    assert found.where == name
+    log.publish(name)
+    assert verify_log(store).findings == ()
+
+
+@both
 def test_a_pin_that_does_not_move_is_told(name, store, clock):
     """S69: by `clog verify`, and `describe`, until it is withdrawn."""
     log = Log.create(store, 1, CONFIG, clock=clock)

@@ -96,6 +96,7 @@ _NOT_SEARCHED = (
 )
 _AT_THE_ROOT = re.compile(
     rf"{documents.LOG_FILE}|\.probe-[0-9a-f]{{32}}"
+    r"|(?:_delta_log|metadata)/\.probe\.[0-9a-f]{32}\.tmp"
     r"|_delta_log/(?:[0-9]{20}(?:\.checkpoint\.parquet|\.json)|_last_checkpoint)"
     r"|metadata/(?:v[0-9]+\.metadata\.json|version-hint\.text)"
 )

@@ -14,7 +14,7 @@ INSIDE = {
     "bitmap": rf"data/{V}-{I}\.(?:dead|mask)", "plain": f"latest|reserve|clock-{I}",
     "puffin": rf"views/iceberg/{V}/{I}\.puffin", "vectors": rf"views/delta/{V}/deletion_vector_[0-9a-f-]{{36}}\.bin"}
 OUTSIDE = {"document": "_clog/log", "folder": rf"\./|_delta_log/|metadata/|_clog/(?:{I}/(?:{F})?)?",
-    "plain": rf"\.probe-{I}|metadata/version-hint\.text", "table": rf"_delta_log/{V}\.checkpoint\.parquet",
+    "plain": rf"\.probe-{I}|(?:_delta_log|metadata)/\.probe\.{I}\.tmp|metadata/version-hint\.text", "table": rf"_delta_log/{V}\.checkpoint\.parquet",
     "lines": rf"_delta_log/(?:{V}\.json|_last_checkpoint)|metadata/v[0-9]+\.metadata\.json"}
 FIELDS = frozenset("""aborted add append_time_ms appends attempt attempts author authors base bits block bytes changed
  children chunks clog columns combined committed completed_ms config config_epoch content count covered create

@@ -306,6 +306,22 @@ def test_a_sleeping_append_is_refused_once_the_receipt_is_there(make_log, store,
         sleeper.append_objects(objects)
 
 
+def test_what_a_killed_publisher_leaves_holds_nothing_up(tmp_path, clock):
+    """S59: the empty file by which it tested the folder of a view."""
+    log = Log.create(str(tmp_path / "log"), 1, PLAIN, clock=clock)
+    log.append(rows(0))
+    log.publish("delta")
+    root = log.handle.standing.root
+    log.erase(["k03"], notify=False)
+    cleaner = Cleaner(log)
+    for _ in range(6):
+        root.put(f"_delta_log/.probe.{log.id}.tmp", b"")
+        cleaner.run_once()
+        log.publish("delta")
+        clock.advance(DAY_MS)
+    assert [one.state for one in log.erasures()] == ["done"]
+
+
 @pytest.mark.parametrize(
     "path",
     [

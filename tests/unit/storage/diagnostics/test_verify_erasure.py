@@ -104,6 +104,13 @@ def test_an_erased_log_is_sound(erased):
     assert any(".puffin" in path.name for path in erased[0].rglob("*"))
 
 
+def test_what_a_killed_publisher_leaves_is_sound(erased, copied):
+    """S60: the empty file by which it tested the folder of a view can hold nothing."""
+    for view in ("_delta_log", "metadata"):
+        (copied / f"{view}/.probe.{'a' * 32}.tmp").touch()
+    assert verified(copied, erased).problems == []
+
+
 def test_it_is_one_script_of_400_lines_that_needs_no_clog(erased, tmp_path):
     """S60: pyarrow, fastavro and Python's own; it runs where clog cannot be imported."""
     tree = ast.parse(SCRIPT.read_text())
@@ -354,6 +361,10 @@ def as_a_bitmap(root):
 
 def as_a_number(root):
     (root / f".probe-{'a' * 32}").write_bytes(b"4915112345678")
+
+
+def in_a_probe_of_a_view(root):
+    (root / f"_delta_log/.probe.{'a' * 32}.tmp").write_bytes(KEY)
 
 
 def in_an_unknown_field_of_a_view(root):
@@ -648,6 +659,7 @@ PLANTED = {
     in_an_inline_bitmap: "an erased key",
     as_a_bitmap: "an erased key",
     as_a_number: "another content",
+    in_a_probe_of_a_view: "another content",
     in_statistics_of_delta: "an erased key",
     behind_the_values_of_a_page: "bytes in a page that",
     in_the_padding_of_a_page: "bytes in a page that",

@@ -148,7 +148,7 @@ def test_a_broker_that_goes_away_while_it_is_asked_is_asked_again(monkeypatch, k
     """The client reports at once that a running request is lost, and does not repeat it; a mirror
     that was started at that moment ended, however long it was to wait.
     """
-    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    pytest.importorskip("confluent_kafka.admin", reason="confluent-kafka is not installed")
     clock = ManualClock()
     admin = Going(3, kind)
     monkeypatch.setattr(topic, "_admin_client", lambda: admin)
@@ -167,7 +167,7 @@ def test_a_mirror_whose_broker_fails_before_it_reads_says_so(monkeypatch):
     """It knew where to start, but had no end: it stopped reading what it had not started to read,
     which Kafka's client refuses with an error of its own.
     """
-    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    pytest.importorskip("confluent_kafka.admin", reason="confluent-kafka is not installed")
     admin = Going(0, "CLUSTER_AUTHORIZATION_FAILED")
     admin.fails_at_its_end = True
     monkeypatch.setattr(topic, "_admin_client", lambda: admin)

@@ -13,12 +13,12 @@ group. It takes the results in order, so what is committed, and when, is the sam
 `MeteredStore` counts the bytes of a pass, slows it down to the operator's limit (S29), and ends it
 when the cleaner is to stop: between two requests, so within seconds. The same holds for a sweep,
 which may have very many objects to list and to delete. The group under way is lost by that; its
-objects are orphans.
+objects are orphans. `RequestMeter` counts the requests of a whole process, for its metrics.
 """
 
 import builtins
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ import numpy as np
 
 from clog.storage.commit.handle import Handle
 from clog.storage.env import Clock, enough_memory
-from clog.storage.errors import InvalidInputError
+from clog.storage.errors import InvalidInputError, StoreUnavailableError
 from clog.storage.format import documents
 from clog.storage.store.contract import (
     Store,
@@ -38,6 +38,7 @@ from clog.storage.store.contract import (
     StoreFullError,
     WrappingStore,
     begin_in_thread,
+    coalesce,
 )
 
 AHEAD_BYTES = 128 << 20
@@ -374,6 +375,80 @@ class MeteredStore(WrappingStore):
     def _take(self, size_bytes: int) -> None:
         self._throttle.take(size_bytes)
         self.moved_ms = self._throttle.moved_ms
+
+
+class RequestMeter(WrappingStore):
+    """Passes everything on, and counts it.
+
+    Attributes:
+        requests: by operation; ranges of one object count as the requests that fetch them.
+        failures: those of them to which the filesystem did not respond as it should.
+        bytes_moved: by operation.
+    """
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self._lock = threading.Lock()
+        self.requests: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+        self.bytes_moved: Counter[str] = Counter()
+
+    def __reduce__(self) -> tuple[Callable[[Store], Store], tuple[Store]]:
+        """Pickles as the inner store: requests of another process cannot be counted here."""
+        return _itself, (self.inner,)
+
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        with self._counted("get"):
+            data = self.inner.get(path, start, end)
+        self._moved("get", len(data))
+        return data
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        with self._counted("get", len(coalesce(ranges))):
+            parts = self.inner.get_ranges(path, ranges)
+        self._moved("get", sum(map(len, parts)))
+        return parts
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        with self._counted("put"):
+            self.inner.put(path, data)
+        self._moved("put", memoryview(data).nbytes)
+
+    def create(self, path: str, data: bytes) -> None:
+        with self._counted("create"):
+            self.inner.create(path, data)
+        self._moved("create", len(data))
+
+    def delete(self, path: str) -> None:
+        with self._counted("delete"):
+            self.inner.delete(path)
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        with self._counted("list"):
+            yield from self.inner.list(prefix)
+
+    def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
+        with self._counted("list"):
+            yield from self.inner.list_temporary(prefix)
+
+    @contextmanager
+    def _counted(self, operation: str, requests: int = 1) -> Iterator[None]:
+        with self._lock:
+            self.requests[operation] += requests
+        try:
+            yield
+        except StoreUnavailableError:
+            with self._lock:
+                self.failures[operation] += 1
+            raise
+
+    def _moved(self, operation: str, size_bytes: int) -> None:
+        with self._lock:
+            self.bytes_moved[operation] += size_bytes
+
+
+def _itself(store: Store) -> Store:
+    return store
 
 
 class NotedStore(WrappingStore):

@@ -16,18 +16,17 @@ A log that appears below a prefix is found within `DISCOVER_MS`, and one that wa
 dropped as soon; a log that was given by its URL is never dropped.
 """
 
-import builtins
 import logging
-import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from functools import partial
 from typing import Any
 
 from clog.cleaner.cleaner import FoundLogs
 from clog.cleaner.log_round import Rest
+from clog.cleaner.threads import RequestMeter
 from clog.storage import Log
 from clog.storage.config.log_config import (
     BROKER_NAMES,
@@ -43,7 +42,6 @@ from clog.storage.env import Clock, Ids, dataclass
 from clog.storage.errors import ClogError, InvalidInputError, NotFoundError, StoreUnavailableError
 from clog.storage.keys.hashing import ALGORITHMS
 from clog.storage.store import open_store
-from clog.storage.store.contract import Store, StoredObject, WrappingStore, coalesce
 from clog.storage.store.opening import LOG_FOLDER, LogsBelow, find_logs, redact
 
 OF_THE_CLEANER = frozenset(
@@ -387,77 +385,3 @@ class Finder:
         self.stores[log.url] = store
         self._opened_as[url] = log.url
         self._opened.append(log)
-
-
-class RequestMeter(WrappingStore):
-    """Passes everything on.
-
-    Attributes:
-        requests: by operation; ranges of one object count as the requests that fetch them.
-        failures: those of them to which the filesystem did not respond as it should.
-        bytes_moved: by operation.
-    """
-
-    def __init__(self, inner: Store) -> None:
-        super().__init__(inner)
-        self._lock = threading.Lock()
-        self.requests: Counter[str] = Counter()
-        self.failures: Counter[str] = Counter()
-        self.bytes_moved: Counter[str] = Counter()
-
-    def __reduce__(self) -> tuple[Callable[[Store], Store], tuple[Store]]:
-        """Pickles as the inner store: requests of another process cannot be counted here."""
-        return _itself, (self.inner,)
-
-    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        with self._counted("get"):
-            data = self.inner.get(path, start, end)
-        self._moved("get", len(data))
-        return data
-
-    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
-        with self._counted("get", len(coalesce(ranges))):
-            parts = self.inner.get_ranges(path, ranges)
-        self._moved("get", sum(map(len, parts)))
-        return parts
-
-    def put(self, path: str, data: bytes | memoryview) -> None:
-        with self._counted("put"):
-            self.inner.put(path, data)
-        self._moved("put", memoryview(data).nbytes)
-
-    def create(self, path: str, data: bytes) -> None:
-        with self._counted("create"):
-            self.inner.create(path, data)
-        self._moved("create", len(data))
-
-    def delete(self, path: str) -> None:
-        with self._counted("delete"):
-            self.inner.delete(path)
-
-    def list(self, prefix: str) -> Iterator[StoredObject]:
-        with self._counted("list"):
-            yield from self.inner.list(prefix)
-
-    def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
-        with self._counted("list"):
-            yield from self.inner.list_temporary(prefix)
-
-    @contextmanager
-    def _counted(self, operation: str, requests: int = 1) -> Iterator[None]:
-        with self._lock:
-            self.requests[operation] += requests
-        try:
-            yield
-        except StoreUnavailableError:
-            with self._lock:
-                self.failures[operation] += 1
-            raise
-
-    def _moved(self, operation: str, size_bytes: int) -> None:
-        with self._lock:
-            self.bytes_moved[operation] += size_bytes
-
-
-def _itself(store: Store) -> Store:
-    return store

@@ -36,9 +36,9 @@ from starlette.routing import Mount, Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clog.cleaner.cleaner import Cleaner
-from clog.cleaner.daemon.broker_config import RequestMeter
 from clog.cleaner.monitor import Activity, LogState, PartitionState
 from clog.cleaner.selection import PassStats
+from clog.cleaner.threads import RequestMeter
 from clog.storage import Reader
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError

@@ -17,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from clog.cleaner import Cleaner
 from clog.cleaner.cleaner import FoundLogs
 from clog.cleaner.daemon import metrics
-from clog.cleaner.daemon.broker_config import RequestMeter
 from clog.cleaner.daemon.metrics import (
     FAILURES_MAX,
     STALLED_MS,
@@ -28,6 +27,7 @@ from clog.cleaner.daemon.metrics import (
     registry,
 )
 from clog.cleaner.log_round import CleanerSettings
+from clog.cleaner.threads import RequestMeter
 from clog.cli.output import JsonFormatter
 from clog.storage import CorruptionError, InvalidInputError, StoreUnavailableError
 from clog.storage.commit.proposals import Proposal, encode_proposal

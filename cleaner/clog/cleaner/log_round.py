@@ -307,9 +307,7 @@ class LogRound:
         for duty in duties:
             if duty.every_ms and not self._is_time(duty.name, duty.every_ms):
                 continue
-            if duty.asked and not duty.due(work):
-                continue
-            if duty.of_version is not None and not self._may_be_due(duty.of_version, duty, work):
+            if (duty.asked and not duty.due(work)) or not self._may_be_due(duty, work):
                 continue
             try:
                 did = done[duty.name] = duty.run(work)
@@ -324,12 +322,14 @@ class LogRound:
                 with self._lock:
                     self._counts.update(counts)
 
-    def _may_be_due(self, of_version: Callable[[Work], Any], duty: Duty, work: Work) -> bool:
+    def _may_be_due(self, duty: Duty, work: Work) -> bool:
         """Returns whether anything may be due at this version; asks once for each that has none."""
+        if duty.of_version is None:
+            return True
         version = work.manifest.version  # What is asked below may be newer.
         if self._idle_at.get(duty.name) == version:
             return False
-        if of_version(work):
+        if duty.of_version(work):
             return True
         self._idle_at[duty.name] = version
         return False

@@ -23,6 +23,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from clog.storage.env import SystemIds
@@ -304,15 +305,30 @@ def _pread(fd: int, start: int, end: int) -> bytes:
 
 def _large_bytes(size: int) -> tuple[bytes, memoryview]:
     """Returns new bytes, which nobody else has seen yet, and a view through which to fill them."""
+    from ctypes import c_char_p, c_void_p, cast
+
+    made, viewed, advise = _calls_for_large_bytes()
+    data = made(None, size)
+    at = cast(c_char_p(data), c_void_p).value or 0
+    if advise is not None and (advice := getattr(mmap, "MADV_HUGEPAGE", None)) is not None:
+        first = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
+        advise(first, at + size - first, advice)  # If the system refuses, the pages stay small.
+    return data, viewed(at, size, _WRITABLE)
+
+
+@cache
+def _calls_for_large_bytes() -> tuple[Callable[..., Any], Callable[..., Any], Any]:
+    """Returns Python's makers of bytes and of a view of memory, and ``madvise``, None without."""
     import ctypes
 
-    api, place, count = ctypes.pythonapi, ctypes.c_void_p, ctypes.c_ssize_t
+    place, count = ctypes.c_void_p, ctypes.c_ssize_t
     made = ctypes.PYFUNCTYPE(ctypes.py_object, place, count)
     viewed = ctypes.PYFUNCTYPE(ctypes.py_object, place, count, ctypes.c_int)
-    data = made(("PyBytes_FromStringAndSize", api))(None, size)
-    at = ctypes.cast(ctypes.c_char_p(data), place).value or 0
-    if (advice := getattr(mmap, "MADV_HUGEPAGE", None)) is not None:
-        first = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
-        with suppress(AttributeError):  # If the system refuses, the pages stay small.
-            ctypes.CDLL(None).madvise(place(first), count(at + size - first), advice)
-    return data, viewed(("PyMemoryView_FromMemory", api))(at, size, _WRITABLE)
+    advise = getattr(ctypes.CDLL(None), "madvise", None)
+    if advise is not None:
+        advise.argtypes = place, count, ctypes.c_int
+    return (
+        made(("PyBytes_FromStringAndSize", ctypes.pythonapi)),
+        viewed(("PyMemoryView_FromMemory", ctypes.pythonapi)),
+        advise,
+    )

@@ -398,9 +398,9 @@ class _Sender:
         places = [
             self._cluster.place(self._topic.topic, p, None) for p in range(self._log.partitions)
         ]
-        progress = self._ask(lambda: self._group.committed(places, _WAIT_S), "how far it was sent")
+        stored = self._ask(lambda: self._group.committed(places, _WAIT_S), "how far it was sent")
         found = {}
-        for tp in progress:
+        for tp in stored:
             log_id, _, version = (tp.metadata or "").partition(";")
             if tp.offset >= 0 and log_id == self._log.id:
                 found[tp.partition] = Position(tp.offset, int(version))

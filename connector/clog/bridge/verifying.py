@@ -134,8 +134,8 @@ def verify(
         counts += comparison.counts
     target.check(cluster)  # So all records read are from this topic.
     names = ("same", "only_topic", "only_log", "keys", "undecodable")
-    first = {name: counts[name] for name in names}
-    return Verified(address.topic, log.url, ends, **first, differences=tuple(differences))
+    counted = {name: counts[name] for name in names}
+    return Verified(address.topic, log.url, ends, **counted, differences=tuple(differences))
 
 
 class _Comparison:

@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from processes import Child
 from report import Result, show
 from rich.console import Console
 from switch import CLOCK
-from world import IN_DOUBT, World
+from world import IN_DOUBT, World, at_last
 
 from s3_server import MOTO, OTHERS, s3_server
 
@@ -64,13 +63,7 @@ class Stage:
 
     def patiently(self, look: Callable[[], Looked]) -> Looked:
         """Looks, again where the server was away or full meanwhile."""
-        for wait_s in WAITS_S:
-            try:
-                return look()
-            except IN_DOUBT as e:
-                self.tell(f"looks again: {type(e).__name__}: {e}")
-                time.sleep(wait_s)
-        return look()
+        return at_last(look, IN_DOUBT, WAITS_S, self.tell)
 
     def clock_of(self, name: str) -> Path:
         """The file that says by how much the clock of a child is off (`switch.follow_clock`)."""

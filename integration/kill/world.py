@@ -8,13 +8,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from clog.storage import Log
 from clog.storage.errors import (
+    ClogError,
     CommitConflictError,
     CommitStateUnknownError,
     NotFoundError,
@@ -25,8 +26,7 @@ from clog.storage.store import Store, open_store
 IN_DOUBT = (CommitConflictError, CommitStateUnknownError, NotFoundError, StoreUnavailableError)
 """What may happen to anybody while the server is away, its disk is full, and others are faster."""
 
-TRIES, AGAIN_AFTER_S = 20, 1.0
-
+WAITS_S = (1.0,) * 20
 LOGS = ("history", "table")
 PARTITIONS = 3
 _COMMON = {
@@ -48,14 +48,23 @@ CONFIG = {
 Made = TypeVar("Made")
 
 
-def at_last(make: Callable[[], Made]) -> Made:
-    """Makes something, again where the server is away."""
-    for _ in range(TRIES):
+def complain(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def at_last(
+    make: Callable[[], Made],
+    errors: tuple[type[ClogError], ...] = (StoreUnavailableError,),
+    waits_s: Iterable[float] = WAITS_S,
+    tell: Callable[[str], None] = complain,
+) -> Made:
+    """Makes something, again after each of the waits where the server is away."""
+    for wait_s in waits_s:
         try:
             return make()
-        except StoreUnavailableError as e:
-            print(f"again: {e}", file=sys.stderr)
-            time.sleep(AGAIN_AFTER_S)
+        except errors as e:
+            tell(f"again: {type(e).__name__}: {e}")
+            time.sleep(wait_s)
     return make()
 
 

@@ -64,9 +64,10 @@ UNBOUNDED = ("java", *(Path(program).stem for program, *_ in MEMBERS.values()))
 COMMIT = "commit"
 UNAVAILABLE = 503
 """The page's answer while the server is away: all else but 200 is wrong."""
-GROWS_MAX, GROWS_BY_TIME_MAX, COMMITS_MIN = 2, 3, 50
-"""From the first third of the minutes to the last: a process's requests for each of its commits; or
-those in a minute, of one that has fewer commits than that, and of cleaners, who mostly look."""
+GROWS_MAX, COMMITS_MIN, MINUTES_MIN = 2, 50, 9
+"""From the first third to the last of the minutes in which a process worked, if it worked in so
+many: its requests for each of its commits. Those of one that has fewer commits, and of cleaners,
+may grow either by commits or by minutes: who is stopped or killed more often works in bursts."""
 
 
 class Evening:
@@ -284,32 +285,25 @@ class Evening:
                 self._peaks_mib[who] = max(self._peaks_mib[who], peak >> 10)
 
     def _requests(self) -> dict[str, object]:
-        """What the network says: in all, and by process in the first third of the minutes, when all
-        have started, and in the last.
-        """
+        """What the network says: in all, and by process of its work, early and late."""
         said = (self._work / f"{NETWORK}.out").read_text().splitlines()
         told = [json.loads(line) for line in said if line.startswith("{")]
         minutes = [Counter[str]()] + [Counter(one.pop("kinds")) for one in told]
-        end = min(len(minutes) - 1, int(self._given.minutes))
-        third = min(end, int(self._given.minutes / 3))
-        starts = (third // 4, max(0, end - third))
-        parts = [minutes[b] - minutes[a] for a, b in zip(starts, (third, end), strict=True)]
-        lasts = (max(1, third - starts[0]), max(1, end - starts[1]))
+        while_all_run = range(1, min(len(minutes), int(self._given.minutes) + 1))
+        each_minute = [minutes[n] - minutes[n - 1] for n in while_all_run]
         figures: dict[str, dict[str, str]] = {}
         for name in self._given.only:
-            first, last, whole = (_of_a_member(part, name) for part in (*parts, minutes[-1]))
+            whole = _of_a_member(minutes[-1], name)
             figures[name] = {who: str(dict(kinds)) for who, kinds in whole.items()}
-            for who in sorted(first.keys() & last.keys() - {ORACLE, PAGE}):
-                asked = [part[who].total() for part in (first, last)]
-                commits = [part[who][COMMIT] for part in (first, last)]
-                is_by_time = min(commits) < COMMITS_MIN or "cleaner" in who
-                by = lasts if is_by_time else commits
-                each = [round(n / of, 1) for n, of in zip(asked, by, strict=True)]
-                told_as = f"{who}, for each {'minute' if is_by_time else COMMIT}, first and last"
-                figures[name][told_as] = str(each)
-                grows_max = GROWS_BY_TIME_MAX if is_by_time else GROWS_MAX
-                if self._given.minutes >= LONG_MIN and each[1] > grows_max * each[0]:
-                    self.wrong.append(f"{name}: requests of {told_as}: {each}")
+            parts = [_of_a_member(minute, name) for minute in each_minute]
+            for who in sorted(whole.keys() - {ORACLE, PAGE}):
+                of_who = [part[who] for part in parts if who in part]
+                early_and_late = _early_and_late(of_who, looks="cleaner" in who)
+                for of, (early, late) in early_and_late.items():
+                    figures[name][f"{who}, by {of}, early and late"] = f"{early:.1f}, {late:.1f}"
+                grows = [late / early for early, late in early_and_late.values()]
+                if self._given.minutes >= LONG_MIN and grows and min(grows) > GROWS_MAX:
+                    self.wrong.append(f"{name}: requests of {who} grow: {early_and_late}")
         return {"network": told[-1], "requests": figures}
 
     def _mount(self) -> bool:
@@ -351,6 +345,24 @@ def _of_a_member(counts: Counter[str], member: str) -> dict[str, Counter[str]]:
         folder, who, method = kind.split()
         if folder == member and n:
             found.setdefault(who, Counter())[method] += n
+    return found
+
+
+def _early_and_late(minutes: list[Counter[str]], *, looks: bool) -> dict[str, tuple[float, float]]:
+    """Returns the requests of a process in the first and in the last third of the minutes in which
+    it worked: for each commit, and in each of these minutes if it rather looks than commits.
+    """
+    worked = [minute for minute in minutes if minute[COMMIT]] or minutes
+    if len(worked) < MINUTES_MIN:
+        return {}
+    third = len(worked) // 3
+    early, late = (sum(part, Counter[str]()) for part in (worked[:third], worked[-third:]))
+    commits = min(early[COMMIT], late[COMMIT])
+    found = {}
+    if commits:
+        found[COMMIT] = early.total() / early[COMMIT], late.total() / late[COMMIT]
+    if looks or commits < COMMITS_MIN:
+        found["minute of work"] = early.total() / third, late.total() / third
     return found
 
 

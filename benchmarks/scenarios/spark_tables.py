@@ -30,6 +30,7 @@ SIZES = {
 }
 UPSERT_ROWS = 20
 NATIVE = "clog, read_table"
+ANEW = f"{NATIVE}, planned anew"
 DELTAS = {"Delta Lake": "false", "Delta Lake, deletion vectors": "true"}
 SCHEMA = "key binary, value binary"
 
@@ -97,10 +98,11 @@ class _Tables:
         return act
 
     def table(self, who: str) -> Any:
-        if who == NATIVE:
+        if who in (NATIVE, ANEW):
             from clog.connector import native, read_table
 
-            native.forget()  # As for a new version.
+            if who == ANEW:
+                native.forget()
             return read_table(self.spark, self.url("clog"), columns="key,value")
         if who == "clog":
             reader = self.spark.read.format("clog").option("columns", "key,value")
@@ -168,6 +170,7 @@ def _reads(tables: _Tables, result: Result, rounds: int, what: str) -> None:
             "Parquet files (floor)": of("parquet"),
             "clog": of("clog"),
             NATIVE: of(NATIVE),
+            ANEW: of(ANEW),
             **{who: of(who) for who in DELTAS},
         },
         rounds=rounds,
@@ -180,7 +183,7 @@ def _counts(tables: _Tables, result: Result, rounds: int) -> None:
     def of(who: str) -> Callable[[], float]:
         return timed(lambda: tables.table(who).count(), 1e-3)
 
-    who = {"Parquet files (floor)": "parquet", "clog": "clog", NATIVE: NATIVE}
+    who = {"Parquet files (floor)": "parquet", "clog": "clog", NATIVE: NATIVE, ANEW: ANEW}
     candidates = {name: of(table) for name, table in who.items()}
     candidates["clog, count_table"] = timed(lambda: _count(tables), 1e-3)
     candidates |= {delta: of(delta) for delta in DELTAS}

@@ -6,6 +6,7 @@ thrown away.
 """
 
 import json
+import random
 import multiprocessing
 import time
 from collections.abc import Callable, Mapping
@@ -70,17 +71,18 @@ class Result:
         warm: bool = True,
         notes: Mapping[str, str] | None = None,
     ) -> None:
-        """Runs each candidate once a round; it returns its figure. Stopped early, it keeps the
-        rounds that are complete.
+        """Runs each candidate once a round; it returns its figure. Each round has an order of its
+        own: what a candidate leaves behind, as memory that is free but not given back, helps or
+        hinders the next. Stopped early, it keeps the rounds that are complete.
         """
         if warm:
             for candidate in candidates.values():
                 candidate()
         found: dict[str, list[float]] = {who: [] for who in candidates}
         try:
-            for _ in range(rounds):
-                for who, candidate in candidates.items():
-                    found[who].append(candidate())
+            for number in range(rounds):
+                for who in random.Random(f"{what} {number}").sample([*candidates], len(candidates)):
+                    found[who].append(candidates[who]())
                     print(f"  {what}: {who}: {found[who][-1]:,.4g} {unit}", flush=True)
         finally:
             complete = min(len(values) for values in found.values())

@@ -1,13 +1,13 @@
 """Rounds, and what comes out of them.
 
-All candidates of a comparison run once in each round, in turn, so that a disturbed moment of the
-machine hits all of them; what counts is the ratio within a round. The first round warms up and is
+All candidates of a comparison run once in each round, so that a disturbed moment of the machine
+hits all of them; what counts is the ratio within a round. The first round warms up and is
 thrown away.
 """
 
 import json
-import random
 import multiprocessing
+import random
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor

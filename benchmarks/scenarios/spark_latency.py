@@ -2,11 +2,12 @@
 
 Spark's own `rate` source makes 1,000 records of 100 bytes a second; a figure is the time from the
 trigger to the batch's commit, the checkpoint's two files included, of the batches of one run
-without its first five. Runs follow each other. `append_batches` is clog by `foreachBatch`, beside
-`noop`, Spark's sink that writes nothing. `copy` reads from the same kind of store as well: a
-stream from clog to clog, and from Kafka to Kafka.
+without its first five. Runs follow each other, in each round in another order. `append_batches` is
+clog by `foreachBatch`, beside `noop`, Spark's sink that writes nothing. `copy` reads from the same
+kind of store as well: a stream from clog to clog, and from Kafka to Kafka.
 """
 
+import random
 import statistics
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ ENGINE = "Spark"
 SIZES = {
     "smallest": {"batches": 2, "rounds": 1, "skip": 1},
     "quick": {"batches": 10, "rounds": 1, "skip": 5},
-    "full": {"batches": 25, "rounds": 2, "skip": 5},
+    "full": {"batches": 25, "rounds": 3, "skip": 5},
 }
 DRIVER, NOTHING = "clog, append_batches", "noop (floor)"
 FLOOR = "Parquet files (floor)"
+COPY = "copy"
 RECORD = (
     "encode(substring(md5(string(value % 20000)), 1, 16), 'utf-8') AS key",
     "encode(rpad(md5(string(value)), 84, 'x'), 'utf-8') AS value",
@@ -38,7 +40,12 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
         _make(spark, folder, broker.address)
         found: dict[tuple[str, str], list[list[float]]] = {}
         for number in range(size["rounds"]):
-            for (what, who), stream, options in _streams(spark, folder, broker.address, number):
+            streams = [*_streams(spark, folder, broker.address, number)]
+            random.Random(number).shuffle(streams)
+            streams.sort(
+                key=lambda stream: stream[0][0] == COPY
+            )  # They read what the others wrote.
+            for (what, who), stream, options in streams:
                 place = folder / f"checkpoint-{number}-{what}-{who}"
                 writer = _writer(stream, who, options)
                 writer = writer.option("checkpointLocation", str(place))
@@ -74,9 +81,7 @@ def _make(spark: Any, folder: Path, address: str) -> None:
 
 
 def _streams(spark: Any, folder: Path, address: str, number: int) -> Any:
-    """(what, who), the stream and the sink's options. Copies go last: what they read was written by
-    the runs before.
-    """
+    """(what, who), the stream and the sink's options."""
 
     def made() -> Any:
         rate = spark.readStream.format("rate").option("rowsPerSecond", 1000).load()
@@ -91,7 +96,7 @@ def _streams(spark: Any, folder: Path, address: str, number: int) -> Any:
     yield ("micro-batch", "Delta Lake"), made(), {"path": str(folder / f"d{number}")}
     limited = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "900"}
     clog = spark.readStream.format("clog").options(**limited).option("columns", "key,value")
-    yield ("copy", "clog"), clog.load(str(folder / "from")), {"path": str(folder / f"c{number}")}
+    yield (COPY, "clog"), clog.load(str(folder / "from")), {"path": str(folder / f"c{number}")}
     theirs = spark.readStream.format("kafka").options(**kafka, **limited)
     theirs = theirs.option("subscribe", "from").load().select("key", "value")
-    yield ("copy", "Apache Kafka"), theirs, {**kafka, "topic": f"copy-{number}"}
+    yield (COPY, "Apache Kafka"), theirs, {**kafka, "topic": f"copy-{number}"}

@@ -23,7 +23,7 @@ ENGINE = "Spark"
 SIZES = {
     "smallest": {"batches": 2, "rounds": 1, "skip": 1},
     "quick": {"batches": 10, "rounds": 1, "skip": 5},
-    "full": {"batches": 25, "rounds": 3, "skip": 5},
+    "full": {"batches": 15, "rounds": 3, "skip": 5},
 }
 DRIVER, NOTHING = "clog, append_batches", "noop (floor)"
 FLOOR = "Parquet files (floor)"
@@ -42,9 +42,8 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
         for number in range(size["rounds"]):
             streams = [*_streams(spark, folder, broker.address, number)]
             random.Random(number).shuffle(streams)
-            streams.sort(
-                key=lambda stream: stream[0][0] == COPY
-            )  # They read what the others wrote.
+            # Copies go last: they read what the others wrote.
+            streams.sort(key=lambda stream: stream[0][0] == COPY)
             for (what, who), stream, options in streams:
                 place = folder / f"checkpoint-{number}-{what}-{who}"
                 writer = _writer(stream, who, options)

@@ -83,6 +83,7 @@ SIGNATURES = {
         "get_many": "self, keys",
         "scan": "self, prefix=None",
         "put": "self, key, value",
+        "put_many": "self, rows",
         "delete": "self, key",
         "commit": "self, positions=None",
         "rollback": "self",

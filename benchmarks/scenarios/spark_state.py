@@ -50,8 +50,7 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
     ):
 
         def put(frame: Any, _: int) -> None:
-            for key, value in zip(*(c.to_pylist() for c in frame.toArrow().columns), strict=True):
-                store.put(key, value)
+            store.put_many(frame.toArrow())
             store.commit()
 
         source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")

@@ -73,6 +73,14 @@ class World:
                 self.uncommitted[key] = b"%d" % self.chance.randrange(1000)
                 self.held.put(key, self.uncommitted[key])
 
+    def change_many(self):
+        keys = [self.chance.choice(KEYS) for _ in range(self.chance.randrange(8))]
+        values = [
+            self.chance.choice([None, b"", b"%d" % self.chance.randrange(1000)]) for _ in keys
+        ]
+        self.held.put_many([{"key": k, "value": v} for k, v in zip(keys, values, strict=True)])
+        self.uncommitted |= zip(keys, values, strict=True)
+
     def commit(self):
         self.position = min(self.position + 1, self.log.end_offsets()[0])
         if self.chance.random() < 0.3:
@@ -138,7 +146,7 @@ def test_whatever_is_done_the_store_is_a_dict(tmp_path, seed):
     """
     world = World(seed, tmp_path)
     steps = [
-        *([world.change] * 8 + [world.commit] * 6),
+        *([world.change] * 6 + [world.change_many] * 2 + [world.commit] * 6),
         *(world.roll_back, world.other_takes_over, world.killed, world.cleaned, world.followed),
     ]
     for _ in range(STEPS):

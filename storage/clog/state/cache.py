@@ -25,6 +25,7 @@ import os
 import sqlite3
 import threading
 import weakref
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -376,6 +377,12 @@ class Uncommitted(Shared):
             self._recent[key] = value
             self._recent_bytes += size
 
+    def put_many(self, changes: Iterable[Change]) -> None:
+        """Makes changes, as `put` does, up to the first that there is no room for."""
+        with self._lock:
+            for key, value in changes:
+                self.put(key, value)
+
     def get(self, key: bytes) -> Change | None:
         """Returns the change of a key, or None."""
         recent = self._recent  # No lock: a spill replaces this dict only once all is written.
@@ -401,18 +408,18 @@ class Uncommitted(Shared):
     def _with_spilled(
         self, recent: list[Change], low: bytes, high: bytes | None, number: int
     ) -> Iterator[Change]:
-        both = heapq.merge(recent, self._spilled_between(low, high, number), key=_first)
-        yield from (
-            next(same) for _, same in groupby(both, _first)
-        )  # Of equal keys, the recent one.
-
-    def _spilled_between(self, low: bytes, high: bytes | None, number: int) -> Iterator[Change]:
-        statement = _FROM
+        """Yields the changes of both in order; of equal keys, the recent one."""
+        statement, at = _FROM, 0
         while rows := self._rows(statement, low, number):
-            yield from (row for row in rows if high is None or row[0] < high)
             low, statement = rows[-1][0], _AFTER
+            end = bisect_right(recent, low, at, key=_first)
+            if newer := dict(recent[at:end]):
+                rows = sorted([*newer.items(), *(row for row in rows if row[0] not in newer)])
+            yield from (row for row in rows if high is None or row[0] < high)
+            at = end
             if high is not None and low >= high:
-                return
+                break
+        yield from recent[at:]
 
     def parts(self) -> Iterator[list[Change]]:
         """Yields all changes in the order of their keys, about ``memory_bytes`` at a time."""

@@ -41,8 +41,8 @@ objects, one after the other, spends most of its time waiting. `ahead` begins th
 The store decides whether a begun call is under way immediately (`Store.begin`): where requests are
 short, on local disks and in memory, nothing begins before its result is asked for, and no thread is
 made, unless the reader wraps the store in a `ConcurrentStore`: then decoding happens ahead, too.
-A thread lives as long as its call: there is none for a forked child to miss, nor for a process to
-wait for.
+A thread ends soon after the last call that it was given; no forked child misses one, and no process
+waits for one.
 
 *Together.* Work on many logs, one call for each, is begun in all of them and waited for once
 (`together`): it takes no longer than for one. All have ended when it returns, unless an interrupt
@@ -64,10 +64,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Literal, Protocol, TypeVar
 
-from clog.storage.env import dataclass
+from clog.storage.env import Shared, dataclass, register
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
 
 REQUESTS_FEW = 4
@@ -428,19 +429,67 @@ class _Put:
 
 
 def begin_in_thread(call: Callable[[], _T]) -> Callable[[], _T]:
-    """Begins a call in its own thread, and returns a function that waits for its result."""
+    """Begins a call in a thread, and returns a function that waits for its result."""
     future: Future[_T] = Future()
-
-    def run() -> None:
-        try:
-            found = call()
-        except BaseException as e:  # noqa: BLE001 - raised to the caller that waits
-            future.set_exception(e)
-        else:
-            future.set_result(found)
-
-    Thread(target=run, name="clog-ahead", daemon=True).start()
+    _THREADS.begin(partial(_settle, future, call))
     return future.result
+
+
+def _settle(future: "Future[_T]", call: Callable[[], _T]) -> None:
+    try:
+        found = call()
+    except BaseException as e:  # noqa: BLE001 - raised to the caller that waits
+        future.set_exception(e)
+    else:
+        future.set_result(found)
+
+
+_IDLE_S = 0.5
+
+
+class _Threads(Shared):
+    """The threads of begun calls. After its call a thread waits a moment for the next: Arrow's
+    allocator gives the memory of a new thread anew, page by page. ``_idle`` counts the threads
+    that wait without a call that is promised to them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after_fork()
+        register(self)
+
+    def after_fork(self) -> None:
+        """Begins with no threads: a forked child has none of its parent's."""
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._idle = 0
+
+    def begin(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            is_idle = self._idle > 0
+            self._idle -= is_idle  # First: after an interrupt here a thread waits for longer.
+        if is_idle:
+            self._calls.put(call)
+        else:
+            Thread(target=self._run, args=(call,), name="clog-ahead", daemon=True).start()
+
+    def _run(self, call: Callable[[], None]) -> None:
+        calls = self._calls
+        while True:
+            call()
+            del call  # What it holds is not held while the thread waits.
+            with self._lock:
+                self._idle += 1
+            try:
+                call = calls.get(timeout=_IDLE_S)
+            except Empty:
+                with self._lock:
+                    if self._idle:
+                        self._idle -= 1
+                        return
+                call = calls.get()  # It is promised.
+
+
+_THREADS = _Threads()
 
 
 class WrappingStore:

@@ -1,5 +1,8 @@
 """Requests that go ahead: in order, bounded, and none where requests are short."""
 
+import multiprocessing
+import threading
+import weakref
 from functools import partial
 
 import pytest
@@ -13,6 +16,7 @@ from clog.storage.env import SeededIds
 from clog.storage.read import lookup
 from clog.storage.read.lookup import pieces_of_keys
 from clog.storage.read.scan import plan_range, read_pieces
+from clog.storage.store import contract
 from clog.storage.store.contract import BYTES_MAX, CALLS_MAX, ahead, begin_in_thread
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.delaying import DelayingStore
@@ -92,6 +96,48 @@ def test_a_thread_brings_what_the_call_returns_or_raises():
 
 def _raise(error):
     raise error
+
+
+@pytest.fixture
+def reused(monkeypatch):
+    """Threads that wait long for calls; one of them has already made two."""
+    monkeypatch.setattr(contract, "_IDLE_S", 5)
+    monkeypatch.setattr(contract, "_THREADS", contract._Threads())
+    seen = [begin_in_thread(threading.current_thread)() for _ in range(50)]
+    assert len(set(seen)) < len(seen)
+    return seen
+
+
+def test_threads_are_made_for_calls_that_wait_for_each_other(reused):
+    both = threading.Barrier(60)
+    assert {wait() for wait in [begin_in_thread(both.wait) for _ in range(60)]} == {*range(60)}
+
+
+def test_a_forked_child_has_threads_of_its_own(reused):
+    """It does not wait for those of its parent."""
+
+    def child():
+        assert begin_in_thread(threading.current_thread)() not in reused
+
+    forked = multiprocessing.get_context("fork").Process(target=child)
+    forked.start()
+    forked.join(60)
+    assert forked.exitcode == 0
+
+
+def test_a_thread_ends_soon_after_its_call(monkeypatch):
+    """And holds nothing that its call held."""
+    monkeypatch.setattr(contract, "_IDLE_S", 0)
+    held = DelayingStore(None)
+    gone = weakref.ref(held)
+    thread = begin_in_thread(partial(_thread_and, held))()
+    thread.join()
+    del held
+    assert gone() is None
+
+
+def _thread_and(_):
+    return threading.current_thread()
 
 
 def test_a_hundred_small_objects(near, far):

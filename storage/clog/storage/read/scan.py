@@ -66,7 +66,7 @@ from clog.storage.keys.key_index import (
     Mask,
     index_hashes,
 )
-from clog.storage.numpy_arrays import null, scalar, to_arrow, to_numpy
+from clog.storage.numpy_arrays import Offsets, null, scalar, to_arrow, to_numpy
 from clog.storage.objects.orders import Ordering
 from clog.storage.objects.reader import (
     BATCH_ROWS,
@@ -429,27 +429,32 @@ def runs_of(pieces: Sequence[ReadPiece]) -> Iterator[list[ReadPiece]]:
 def _records(
     piece: ReadPiece, batch: pa.RecordBatch, at: int, schema: pa.Schema, dead: Rows | None
 ) -> pa.RecordBatch:
-    rows = batch.num_rows
-    if piece.object.dense:
-        offsets = np.arange(piece.base + at, piece.base + at + rows, dtype=np.int64)
-    else:
-        offsets = to_numpy(batch.column("offset"))
-        if rows and (offsets[0] < 0 or (np.diff(offsets) <= 0).any()):
+    rows, stored = batch.num_rows, None
+    if not piece.object.dense:
+        stored = to_numpy(batch.column("offset"))
+        if rows and (stored[0] < 0 or (np.diff(stored) <= 0).any()):
             raise CorruptionError(f"offsets in {piece.object.path} do not increase")
+
+    def offsets() -> Offsets:
+        if stored is not None:
+            return stored
+        return np.arange(piece.base + at, piece.base + at + rows, dtype=np.int64)
+
     made: Mapping[str, Any] = {
         "partition": lambda: to_arrow(np.full(rows, piece.partition, np.int32)),
-        "offset": lambda: to_arrow(offsets),
+        "offset": lambda: to_arrow(offsets()),
         "timestamp": lambda: _timestamps(piece, batch),
-        DELETE_HORIZON: lambda: _horizons(piece, batch, offsets),
+        DELETE_HORIZON: lambda: _horizons(piece, batch, offsets()),
     }
     arrays = [made[name]() if name in made else batch.column(name) for name in schema.names]
     out = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    if dead is not None:
-        live = ~dead[at : at + rows]
-        out, offsets = out.filter(to_arrow(live)), offsets[live]
-    if piece.object.dense or out.num_rows == 0:
+    live = None if dead is None else ~dead[at : at + rows]
+    if live is not None:
+        out = out.filter(to_arrow(live))
+    if stored is None or out.num_rows == 0:
         return out  # The piece is already cut to its rows.
-    low, high = np.searchsorted(offsets, [piece.start, piece.end])
+    left = stored if live is None else stored[live]
+    low, high = np.searchsorted(left, [piece.start, piece.end])
     return out.slice(int(low), int(high - low))
 
 

@@ -263,7 +263,7 @@ def page_beats_head(patch: Patch) -> None:
         paged = find(pages, replace(head, writers=()), kind, writer_id)
         return paged or find(pages, head, kind, writer_id)
 
-    patch(storage.append, "find_writer", backwards)
+    patch(storage.commit.proposals, "find_writer", backwards)
 
 
 def kind_ignored(patch: Patch) -> None:
@@ -274,7 +274,7 @@ def kind_ignored(patch: Patch) -> None:
         kinds = (w.kind for w in reversed(head.writers) if w.writer_id == writer_id)
         return find(pages, head, next(kinds, kind), writer_id)
 
-    patch(storage.append, "find_writer", blind)
+    patch(storage.commit.proposals, "find_writer", blind)
 
 
 def cut_page_loses_writers(patch: Patch) -> None:
@@ -467,7 +467,7 @@ def group_shares_offsets(patch: Patch) -> None:
 
 def group_mixes_writers(patch: Patch) -> None:
     """Each writer of a group is said to have appended its first objects (decision 0010)."""
-    patch(storage.commit.handle, "_shifted", lambda by, _objects: by)
+    patch(storage.commit.proposals, "_shifted", lambda by, _objects: by)
 
 
 def tip_seen_in_two_steps(patch: Patch) -> None:

@@ -157,7 +157,7 @@ def committed_otherwise(patch: Patch) -> None:
         return done
 
     patch(Operation, "prepare", plain)
-    patch(Combiner, "_told", told)
+    patch(Combiner, "_outcome", told)
 
 
 def floor_unchecked(patch: Patch) -> None:

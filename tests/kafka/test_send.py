@@ -226,7 +226,7 @@ def test_a_log_that_is_older_than_what_was_sent_is_a_stop(kafka, url, tmp_path):
     send(url, kafka.url(topic), once=True)
     shutil.rmtree(url)
     shutil.copytree(copy, url)
-    with pytest.raises(OffsetOutOfRangeError, match="restored from a copy"):
+    with pytest.raises(OffsetOutOfRangeError, match="restore from a copy"):
         send(url, kafka.url(topic), once=True)
 
 

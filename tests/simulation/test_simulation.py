@@ -170,6 +170,16 @@ def test_planted_bugs_are_found(bug):
     assert "NOT FOUND" not in output
 
 
+def test_every_bug_can_be_planted():
+    """Each replaces something that the product still has."""
+    code = "from planted import BUGS, planted\nfor bug in BUGS:\n with planted(bug): print(bug)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=RUN.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert {*BUGS} <= {*done.stdout.splitlines()}
+
+
 def test_a_failure_says_how_to_see_it_again():
     """Its seed in one command, and what was broken."""
     _, found = run("--planted", "delete before commit", "--seeds", 50, "--enough", 1)

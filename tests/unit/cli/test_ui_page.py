@@ -234,7 +234,7 @@ def test_what_a_log_costs(open_page, log):
     api.expect(page.locator("#bill tr").last).to_contain_text("all")
     polls = page.locator("#bill tr", has_text="polls of readers").locator("td").nth(2)
     some = int(polls.inner_text().replace(",", ""))
-    page.get_by_label("streams that read all of it").fill("2")
+    page.get_by_label("streams that read the whole log").fill("2")
     page.get_by_role("button", name="count").click()
     api.expect(polls).not_to_have_text(f"{some:,}")
     assert abs(int(polls.inner_text().replace(",", "")) - 2 * some) <= 1  # Both are rounded.

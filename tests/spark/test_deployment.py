@@ -164,6 +164,7 @@ def test_the_spark_of_the_guide_on_sql_runs(spark, tmp_path):
     (code,) = spark_blocks("docs/spark-sql.md")
     run_block(code, spark, tmp_path, "trips-of-sql")
     assert [row.city for row in spark.table("trips").collect()] == ["Riga"]
+    assert spark.catalog.dropTempView("trips")
 
 
 def test_the_examples_of_the_connectors_docstrings_run(spark, tmp_path):

@@ -26,7 +26,9 @@ def store_type(request):
 
 @pytest.fixture
 def stores(tmp_path):
-    made = ClogStateStoreManager(str(tmp_path / "logs"), tmp_path / "cache", MagicMock(), "group")
+    app = MagicMock()
+    app.config.consumer_group = "group"
+    made = ClogStateStoreManager(app, str(tmp_path / "logs"), tmp_path / "cache")
     made._init_state_dir()
     return made
 

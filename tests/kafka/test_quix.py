@@ -125,6 +125,30 @@ def test_words_are_counted_exactly_whatever_is_killed(kafka, python, url, tmp_pa
     assert counts(url, topic, 2) == dict(expected)
 
 
+def test_a_process_that_dies_between_kafkas_first_commit_and_the_states_loses_nothing(
+    kafka, python, url, tmp_path
+):
+    """The state has a position before a record is processed: an offset of the group without
+    state is no reason to pass over the records below it.
+    """
+    from confluent_kafka import Consumer
+
+    topic = kafka.topic()
+    arguments = (kafka.address, topic, url, tmp_path / "cache")
+    process = start(python, *arguments)
+    waits_for((Path(url) / topic / "0").exists, process)
+    process.terminate()  # It has the partition, but no record.
+    told(process)
+    kafka.produce_all(topic, [(b"k", b"w1")] * 3)
+    same = {"group.id": f"count-{topic}", "group.instance.id": f"counts-{topic}"}
+    dying = Consumer({**kafka.client, **same, "auto.offset.reset": "earliest"})
+    dying.subscribe([topic])
+    dying.commit(dying.poll(WAIT_S), asynchronous=False)
+    dying.close()
+    finish(python, topic, url, [3], *arguments)
+    assert counts(url, topic, 1) == {"w1": 3}
+
+
 def test_a_position_that_the_topic_lost_is_a_stop(kafka, python, url, tmp_path):
     """Deleted and created again: the state is not wiped, but it does not continue either."""
     topic = kafka.topic()

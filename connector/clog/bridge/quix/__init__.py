@@ -57,7 +57,6 @@ def keep_state(
         raise InvalidInputError(
             "the application already has state: call this before creating dataframes"
         )
-    consumer, group = app._consumer, app.config.consumer_group  # noqa: SLF001
-    manager = ClogStateStoreManager(url, cache_dir, consumer, group, storage_options)
+    manager = ClogStateStoreManager(app, url, cache_dir, storage_options)
     app._state_manager = manager  # noqa: SLF001
     app._processing_context.state_manager = manager  # noqa: SLF001

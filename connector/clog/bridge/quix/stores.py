@@ -8,11 +8,14 @@ changes of all stores of a partition, and the position up to which they go.
 quix-streams commits in this order: changes are prepared, offsets are committed to Kafka, stores are
 flushed. Here the first flush commits what all stores of the partition have prepared.
 
-Q1. A partition is assigned: its state is opened, which fences the process that had it before. If
-    its position is not the group's offset, the consumer seeks to the position: backwards if a
-    process died between Kafka's commit and the state's, so nothing is counted twice or missed.
-Q2. A position that the topic no longer has is an error; nothing is ever wiped.
-Q3. The checkpoint commits. Crash before: Q1.
+Q1. A partition is assigned: its state is opened, which fences the process that had it before.
+Q2. A topic without a position in the state gets one, committed before a record of it is processed:
+    the group's offset, or where ``auto_offset_reset`` says. Otherwise a process that died between
+    Kafka's first commit and the state's would leave an offset, but no state, of the records below.
+Q3. If the position is not the group's offset, the consumer seeks to the position: backwards if a
+    process died between Kafka's commit and the state's, so nothing is counted twice or missed. A
+    position that the topic no longer has is an error; nothing is ever wiped.
+Q4. The checkpoint commits. Crash before: Q1.
 
 Each value is preceded by its expiry, eight bytes, 0 for none. A value that expires no later than
 the highest time that the partition has seen counts as missing; an index in the order of expiries
@@ -65,6 +68,11 @@ class _Held:
         self.offsets: dict[str, int] = stored.get("offsets", {})
         self.now_ms: int = stored.get("now_ms", -1)
 
+    def begin(self, topic: str, offset: int) -> None:
+        """Commits the first position in a topic (Q2)."""
+        self.offsets[topic] = offset
+        self._commit()
+
     def prepare(self, store: str, cache: Any, offsets: Mapping[str, int] | None) -> None:
         """Keeps what a store changed until the first flush."""
         self._prepared.append((store, cache))
@@ -82,10 +90,13 @@ class _Held:
                     for key, value in changes.items():
                         self._put(store, family, key, value)
             self._expire(store)
+        self._commit()
+        self._prepared = []
+
+    def _commit(self) -> None:
         stored = {"offsets": self.offsets, "now_ms": self.now_ms}
         self.state.put(POSITION, json.dumps(stored).encode())
         self.state.commit()
-        self._prepared = []
 
     def _put(self, store: str, family: str, key: bytes, value: bytes) -> None:
         self.state.put(_key(store, family, key), value)
@@ -247,17 +258,16 @@ class ClogStateStoreManager(StateStoreManager):  # type: ignore[misc]
 
     def __init__(
         self,
+        app: Any,
         url: str,
         cache_dir: str | Path,
-        consumer: Any,
-        group: str,
         storage_options: Mapping[str, object] | None = None,
     ) -> None:
-        super().__init__(group_id=group)
+        super().__init__(group_id=app.config.consumer_group)
         self._url = url.rstrip("/")
         self._cache_dir = Path(cache_dir)
-        self._consumer = consumer
-        self._group = group
+        self._app = app
+        self._consumer = app._consumer  # noqa: SLF001 - no other way to move it
         self._storage_options = storage_options
         self._held: dict[tuple[str | None, int], _Held] = {}
 
@@ -289,7 +299,7 @@ class ClogStateStoreManager(StateStoreManager):  # type: ignore[misc]
         if place not in self._held:
             url = f"{self._url}/{_folder(stream_id)}/{partition}"
             Log.create(url, 1, _CONFIG, self._storage_options, exist_ok=True)
-            name = f"quix-{self._group}"
+            name = f"quix-{self._app.config.consumer_group}"
             state = StateStore(url, self._cache_dir, name, self._storage_options)
             self._held[place] = _Held(state)
         found = self._held[place]
@@ -303,21 +313,28 @@ class ClogStateStoreManager(StateStoreManager):  # type: ignore[misc]
     def on_partition_assign(
         self, stream_id: str | None, partition: int, committed_offsets: dict[str, int]
     ) -> dict[str, StorePartition]:
-        """Opens the stores of a partition, and moves the consumer to their position (Q1, Q2)."""
+        """Opens the stores of a partition, and moves the consumer to their position (Q1 to Q3)."""
         found: dict[str, StorePartition] = super().on_partition_assign(
             stream_id=stream_id, partition=partition, committed_offsets=committed_offsets
         )
-        held = self._held.get((stream_id, partition))
-        for topic, offset in (held.offsets if held else {}).items():
-            if committed_offsets.get(topic) != offset:
-                self._check_range(topic, partition, offset)
-                self._consumer.seek(TopicPartition(topic, partition, offset))
+        if held := self._held.get((stream_id, partition)):
+            registry = self._app._dataframe_registry  # noqa: SLF001 - nothing else knows them
+            for topic in committed_offsets.keys() & registry.get_topics_for_stream_id(stream_id):
+                self._place(held, topic, partition, committed_offsets[topic])
         return found
 
-    def _check_range(self, topic: str, partition: int, offset: int) -> None:
+    def _place(self, held: _Held, topic: str, partition: int, committed: int) -> None:
+        """Moves the consumer to the position in a topic, which gets one if it has none."""
         low, high = self._consumer.get_watermark_offsets(
             TopicPartition(topic, partition), timeout=_WAIT_S
         )
+        if topic not in held.offsets:
+            reset = {"earliest": low, "latest": high}.get(self._app.config.auto_offset_reset)
+            begin = committed if low <= committed <= high else reset
+            if begin is None:
+                return  # Nor has the consumer, which raises.
+            held.begin(topic, begin)
+        offset = held.offsets[topic]
         if offset < low:
             raise SourcePurgedError(
                 f"the state of partition {partition} of {topic} goes up to offset {offset}, but"
@@ -330,6 +347,8 @@ class ClogStateStoreManager(StateStoreManager):  # type: ignore[misc]
                 f" the topic ends at {high}: it was truncated, or deleted and created again;"
                 " start over with a new URL for the state"
             )
+        if offset != committed:
+            self._consumer.seek(TopicPartition(topic, partition, offset))
 
     def clear_stores(self) -> None:
         """Refuses to delete state."""

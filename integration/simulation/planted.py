@@ -144,7 +144,7 @@ def checkpoint_moves(patch: Patch) -> None:
 
 def sequence_not_checked_again(patch: Patch) -> None:
     """A producer's sequence is checked before it writes, and not after a lost race (K2)."""
-    patch(storage.append, "find_duplicate", lambda *_: None)
+    patch(storage.commit.proposals, "find_duplicate", lambda *_: None)
 
 
 def exists_then_write(patch: Patch) -> None:

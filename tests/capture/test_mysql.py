@@ -188,7 +188,7 @@ def test_what_cannot_be_followed_is_refused(mysql, url, tmp_path, monkeypatch):
     mysql.sql("create table t (id int primary key, v text)", "create table k (id int)")
     with pytest.raises(InvalidInputError, match=r"\.k .*no primary key"):
         taken(mysql, url)
-    with pytest.raises(InvalidInputError, match="not 'text'"):
+    with pytest.raises(InvalidInputError, match="not by 'text'"):
         taken(mysql, url, masks={f"{mysql.name}.t.v": "text"})
     taken(mysql, url, exclude=["k"])
     with pytest.raises(InvalidInputError, match="reload all"):

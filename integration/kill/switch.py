@@ -2,7 +2,7 @@
 of two other blows: an interrupt that it lives on after, and a clock that is set.
 
 The code under test stays as it is: `arm` puts another `open_store` in the place of the real one,
-and `follow_clock` another clock in the place of the host's.
+wherever a module has it, and `follow_clock` another clock in the place of the host's.
 """
 
 import json
@@ -51,9 +51,9 @@ def arm() -> None:
     def open_store(*args: Any, **kwargs: Any) -> stores.Store:
         return KillingStore(_OPEN(*args, **kwargs), switch)
 
-    stores.open_store = open_store
-    if (log := sys.modules.get("clog.storage.log")) is not None:
-        log.open_store = open_store
+    for module in [*sys.modules.values()]:
+        if vars(module).get("open_store") is _OPEN:
+            vars(module)["open_store"] = open_store
 
 
 def follow_clock(path: Path) -> None:

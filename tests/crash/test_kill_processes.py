@@ -6,6 +6,8 @@ the operating system ends the process, so nothing of it can clean up.
 
 import ast
 import importlib
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +15,19 @@ from pathlib import Path
 import pytest
 
 from clog.storage import transactions
+from clog_testing.killing import KillPoint
 
 KILL = Path(__file__).parents[2] / "integration" / "kill"
 POINTS = "C4 between|C6 after|between groups|in W3|in W5"
+ARMED_LATE = """
+import switch
+from clog.storage import Log
+from clog.storage.store import open_store
+from clog.storage.store.opening import Reach
+
+switch.arm()
+Log.create({opened}, 1)
+"""
 
 
 @pytest.mark.parametrize(
@@ -49,6 +61,19 @@ def test_every_step_that_is_watched_is_one_of_the_code(monkeypatch):
     modules = [ast.parse(p.read_text()) for p in Path(transactions.__path__[0]).glob("*.py")]
     defined = {getattr(node, "name", None) for module in modules for node in ast.walk(module)}
     assert steps.keys() <= defined
+
+
+@pytest.mark.parametrize("opened", ["{url!r}", "open_store({url!r})", "Reach()({url!r})"])
+def test_a_point_is_reached_however_its_log_is_opened(tmp_path, monkeypatch, opened):
+    """By a URL, as transactions open theirs, by a store, and by a URL that another log names."""
+    monkeypatch.syspath_prepend(KILL)
+    point = KillPoint("before", "create", "_clog/*/commits/*")
+    environment = importlib.import_module("switch").environment_of(point, tmp_path / "hits")
+    program = ARMED_LATE.format(opened=opened.format(url=str(tmp_path / "log")))
+    environment = {**os.environ, **environment, "PYTHONPATH": str(KILL)}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, check=False)
+    assert run.returncode == -signal.SIGKILL
+    assert (tmp_path / "hits").exists()
 
 
 def ok_lines(program, options):

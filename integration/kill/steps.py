@@ -27,13 +27,14 @@ STEPS = {
 def watch() -> None:
     """Reports each step right before its commit is prepared."""
     from clog.storage.commit.handle import Handle
+    from clog.storage.transactions import several as finishing
 
     commit: Callable[..., Any] = Handle.commit
     times: Counter[tuple[str, str]] = Counter()
 
     def watched(self: Handle, prepare: Callable[..., Any], *, operation: str) -> Any:
         step = STEPS.get(prepare.__qualname__.partition(".")[0])
-        if step == "X4" and sys._getframe(1).f_globals["__name__"].endswith("finishing"):  # noqa: SLF001
+        if step == "X4" and sys._getframe(1).f_globals is vars(finishing):  # noqa: SLF001
             step = "X4 for another"
         if step is not None:
             name = self.standing.root.url.rpartition("/")[2]

@@ -1,6 +1,8 @@
 """An application of quix-streams that counts words, with its state in logs; for `test_quix`.
 
-    python count_words.py BROKER TOPIC URL CACHE_DIR
+    python count_words.py BROKER TOPIC URL CACHE_DIR [grouped]
+
+``grouped`` adds a second stream with state. The word "unseen" never comes as far as state.
 
 It runs until it is ended. As a *static* member of its group it takes over at once from one that was
 killed, whose place the broker would otherwise keep for it until its session is over.
@@ -22,7 +24,7 @@ def count(value, state):
     return {"word": value, "count": number}
 
 
-def main(broker, topic, url, cache_dir):
+def main(broker, topic, url, cache_dir, grouped=""):
     app = Application(
         broker_address=broker,
         consumer_group=f"count-{topic}",
@@ -36,7 +38,9 @@ def main(broker, topic, url, cache_dir):
     )
     keep_state(app, url, cache_dir)
     words = app.dataframe(app.topic(topic, value_deserializer="str", key_deserializer="bytes"))
-    words.apply(count, stateful=True)
+    words = words.filter(lambda word: word != "unseen").apply(count, stateful=True)
+    if grouped:
+        words.group_by("word").apply(lambda row, state: state.set("seen", True), stateful=True)
     app.run()
 
 

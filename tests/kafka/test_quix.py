@@ -149,6 +149,43 @@ def test_a_process_that_dies_between_kafkas_first_commit_and_the_states_loses_no
     assert counts(url, topic, 1) == {"w1": 3}
 
 
+def test_records_that_no_state_sees_move_the_position_too(kafka, python, url, tmp_path):
+    """Where only those were purged, nothing was lost, and the application continues."""
+    topic = kafka.topic()
+    arguments = (kafka.address, topic, url, tmp_path / "cache")
+    kafka.produce_all(topic, [(b"k", b"w1")])
+    finish(python, topic, url, [1], *arguments)
+    kafka.produce_all(topic, [(b"k", b"unseen")] * 3)
+    process = start(python, *arguments)
+    waits_for(lambda: committed(kafka, topic) == 4, process)
+    process.terminate()
+    told(process)
+    kafka.delete_records(topic, 4)
+    kafka.produce_all(topic, [(b"k", b"w1")])
+    finish(python, topic, url, [5], *arguments)
+    assert counts(url, topic, 1) == {"w1": 2}
+
+
+def committed(kafka, topic):
+    """The offset of the application's group."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({**kafka.client, "group.id": f"count-{topic}"})
+    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=WAIT_S)
+    consumer.close()
+    return found.offset
+
+
+def test_streams_with_state_share_no_topic(kafka, python, url, tmp_path):
+    """Their logs are not committed at once: a process that is killed between them would leave one
+    position too low for one or too high for the other.
+    """
+    topic = kafka.topic()
+    process = start(python, kafka.address, topic, url, tmp_path / "cache", "grouped")
+    assert f"of topic '{topic}' both have state" in told(process)
+    assert process.returncode != 0
+
+
 def test_a_position_that_the_topic_lost_is_a_stop(kafka, python, url, tmp_path):
     """Deleted and created again: the state is not wiped, but it does not continue either."""
     topic = kafka.topic()

@@ -60,3 +60,4 @@ def keep_state(
     manager = ClogStateStoreManager(app, url, cache_dir, storage_options)
     app._state_manager = manager  # noqa: SLF001
     app._processing_context.state_manager = manager  # noqa: SLF001
+    app._on_message_processed = manager.processed  # noqa: SLF001

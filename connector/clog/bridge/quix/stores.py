@@ -15,7 +15,11 @@ Q2. A topic without a position in the state gets one, committed before a record 
 Q3. If the position is not the group's offset, the consumer seeks to the position: backwards if a
     process died between Kafka's commit and the state's, so nothing is counted twice or missed. A
     position that the topic no longer has is an error; nothing is ever wiped.
-Q4. The checkpoint commits. Crash before: Q1.
+Q4. The checkpoint commits, with the position of each partition that had records, whether or not
+    they came as far as a stateful operation. Crash before: Q1.
+
+So one commit has all state that records of a partition change. Streams with state may therefore not
+share a topic: their logs could not be committed at once.
 
 Each value is preceded by its expiry, eight bytes, 0 for none. A value that expires no later than
 the highest time that the partition has seen counts as missing; an index in the order of expiries
@@ -268,7 +272,9 @@ class ClogStateStoreManager(StateStoreManager):  # type: ignore[misc]
         self._cache_dir = Path(cache_dir)
         self._app = app
         self._consumer = app._consumer  # noqa: SLF001 - no other way to move it
+        self._processed = app._on_message_processed  # noqa: SLF001 - what the user gave
         self._storage_options = storage_options
+        self._streams: dict[str, str | None] = {}
         self._held: dict[tuple[str | None, int], _Held] = {}
 
     def register_store(  # quix-streams' signature
@@ -278,9 +284,21 @@ class ClogStateStoreManager(StateStoreManager):  # type: ignore[misc]
         store_type: Any = None,  # noqa: ARG002
         changelog_config: Any = None,  # noqa: ARG002
     ) -> None:
-        """Makes a store; the store type that quix-streams asks for is ignored."""
+        """Makes a store; the store type that quix-streams asks for is ignored.
+
+        Raises:
+            InvalidInputError: another stream with state has one of the stream's topics.
+        """
         if "\0" in store_name:
             raise InvalidInputError("a store's name cannot have a zero byte")
+        registry = self._app._dataframe_registry  # noqa: SLF001 - nothing else knows them
+        for topic in registry.get_topics_for_stream_id(stream_id):
+            if (other := self._streams.setdefault(topic, stream_id)) != stream_id:
+                raise InvalidInputError(
+                    f"the streams {other!r} and {stream_id!r} of topic {topic!r} both have state,"
+                    " and a process that is killed between their commits would count records"
+                    " twice; send the records to a topic between the two"
+                )
         stores = self._stores.setdefault(stream_id, {})
         if store_name not in stores:
             stores[store_name] = ClogStore(store_name, stream_id, self)
@@ -313,15 +331,27 @@ class ClogStateStoreManager(StateStoreManager):  # type: ignore[misc]
     def on_partition_assign(
         self, stream_id: str | None, partition: int, committed_offsets: dict[str, int]
     ) -> dict[str, StorePartition]:
-        """Opens the stores of a partition, and moves the consumer to their position (Q1 to Q3)."""
+        """Opens the stores of a partition, and moves the consumer to their position."""
         found: dict[str, StorePartition] = super().on_partition_assign(
             stream_id=stream_id, partition=partition, committed_offsets=committed_offsets
         )
         if held := self._held.get((stream_id, partition)):
-            registry = self._app._dataframe_registry  # noqa: SLF001 - nothing else knows them
-            for topic in committed_offsets.keys() & registry.get_topics_for_stream_id(stream_id):
-                self._place(held, topic, partition, committed_offsets[topic])
+            for topic, offset in committed_offsets.items():
+                if self._streams.get(topic) == stream_id:
+                    self._place(held, topic, partition, offset)
         return found
+
+    def processed(self, topic: str, partition: int, offset: int) -> None:
+        """Ensures that the next checkpoint commits the position in a partition that had a record,
+        even if no stateful operation saw it (Q4).
+        """
+        stream_id = self._streams.get(topic)
+        if (stream_id, partition) in self._held:
+            store = next(iter(self._stores[stream_id]))
+            checkpoint = self._app._processing_context.checkpoint  # noqa: SLF001 - as above
+            checkpoint.get_store_transaction(stream_id, partition, store)
+        if self._processed is not None:
+            self._processed(topic, partition, offset)
 
     def _place(self, held: _Held, topic: str, partition: int, committed: int) -> None:
         """Moves the consumer to the position in a topic, which gets one if it has none."""

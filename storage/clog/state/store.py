@@ -332,6 +332,7 @@ class StateStore(Shared):
     ...             store.put(item, str(int(store.get(item) or 0) + 1))
     ...     done = store.commit({orders: orders.end_offsets()})
     ...     store.delete("tea")
+    ...     store.put_many([{"key": "cup", "value": "2"}, {"key": "pot", "value": "5"}])
     ...     store.rollback()
     ...     list(store.scan()), store.get_many(["cup"])
     ([(b'tea', b'1')], {})

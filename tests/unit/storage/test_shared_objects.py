@@ -317,6 +317,12 @@ def put(store, me, n):
     assert store.get(KEYS[me]) == {"n": 1000 * me + n}
 
 
+def put_many(store, me, n):
+    """As `put`."""
+    store.put_many([{"key": KEYS[me], "value": {"n": 1000 * me + n}}])
+    assert store.get(KEYS[me]) == {"n": 1000 * me + n}
+
+
 def deleted(store, me, n):
     store.put(f"gone{me}", {"n": n})
     store.delete(f"gone{me}")
@@ -332,6 +338,7 @@ def committed(store, me, n):
 OF_A_STATE_STORE = {
     **OF_STATE,
     "put": put,
+    "put_many": put_many,
     "delete": deleted,
     "commit": committed,
     "rollback": lambda store, me, n: store.rollback(),
@@ -600,6 +607,7 @@ INNER = {
     "Follower": "of a `StateTable` and a `StateStore`",
     "Cache": "of a `Follower`",
     "Uncommitted": "of a `StateStore`",
+    "_Threads": "of the calls that are begun, as by a `Table` that is read whole",
 }
 
 

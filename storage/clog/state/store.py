@@ -513,9 +513,9 @@ class StateStore(Shared):
                 keep. And as `put`; nothing of the rows is put then.
             StateFileError: there is no room for all rows; put them again.
         """
+        given = loaded(rows)  # First: a generator may use the store.
         with self._lock:
             self._check_writable()
-            given = loaded(rows)
             try:
                 changes = self._changes_of(given)
             except InvalidInputError:  # Try the newest schema before refusing (S62).
@@ -667,7 +667,12 @@ class StateStore(Shared):
             )
         changes: list[Change] = []
         for batch in records.select(["key", "value"]).to_batches():
-            columns = codec.columns(batch).columns
+            try:
+                columns = codec.columns(batch).columns
+            except pa.ArrowCapacityError as e:
+                raise InvalidInputError(
+                    f"{batch.num_rows} rows have more than 2 GiB of values; put fewer at a time"
+                ) from e
             changes += zip(*(column.to_pylist() for column in columns), strict=True)
         return changes
 

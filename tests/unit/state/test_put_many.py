@@ -82,6 +82,18 @@ def test_refused_rows_put_nothing(make_log, open_store, rows, what):
     assert dict(s.scan()) == {b"a": b"before"}
 
 
+def test_a_generator_may_close_the_store(make_log, open_store):
+    make_log()
+    s = open_store()
+
+    def rows():
+        yield {"key": "a", "value": "1"}
+        s.close()
+
+    with pytest.raises(InvalidInputError, match="was closed"):
+        s.put_many(rows())
+
+
 def test_no_room_for_all_rows(make_log, open_store, monkeypatch):
     """The rows that there was room for are kept; putting all of them again completes them."""
     log = make_log()

@@ -466,18 +466,20 @@ class _Threads(Shared):
     def begin(self, call: Callable[[], None]) -> None:
         with self._lock:
             is_idle = self._idle > 0
-            self._idle -= is_idle  # First: after an interrupt here a thread waits for longer.
-        if is_idle:
-            self._calls.put(call)
-        else:
-            Thread(target=self._run, args=(call,), name="clog-ahead", daemon=True).start()
+            self._idle -= is_idle  # First: after an interrupt, a thread waits for a later call.
+        if not is_idle:
+            Thread(target=self._run, name="clog-ahead", daemon=True).start()
+        self._calls.put(call)
 
-    def _run(self, call: Callable[[], None]) -> None:
+    def _run(self) -> None:
         calls = self._calls
+        call = calls.get()
         while True:
             call()
             del call  # What it holds is not held while the thread waits.
             with self._lock:
+                if calls is not self._calls:
+                    return  # The call has forked, and this is the child.
                 self._idle += 1
             try:
                 call = calls.get(timeout=_IDLE_S)

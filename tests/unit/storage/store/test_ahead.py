@@ -1,6 +1,7 @@
 """Requests that go ahead: in order, bounded, and none where requests are short."""
 
 import multiprocessing
+import os
 import threading
 import weakref
 from functools import partial
@@ -123,6 +124,32 @@ def test_a_forked_child_has_threads_of_its_own(reused):
     forked.start()
     forked.join(60)
     assert forked.exitcode == 0
+
+
+def test_a_call_may_fork_and_go_on_in_the_child(reused):
+    def answered():
+        os._exit(begin_in_thread(lambda: 7)())
+
+    def forking():
+        pid = os.fork()
+        if not pid:
+            threading.Thread(target=answered).start()
+        return pid
+
+    _, status = os.waitpid(begin_in_thread(forking)(), 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_a_thread_that_waits_holds_nothing_of_its_calls(reused):
+    held = DelayingStore(None)
+    gone = weakref.ref(held)
+    waits = [begin_in_thread(partial(_thread_and, held)) for _ in range(50)]
+    assert {wait() for wait in waits}
+    del held, waits
+    assert begin_in_thread(threading.Barrier(1).wait)() == 0
+    for _ in range(50):
+        begin_in_thread(int)()
+    assert gone() is None
 
 
 def test_a_thread_ends_soon_after_its_call(monkeypatch):

@@ -128,7 +128,10 @@ def test_a_forked_child_has_threads_of_its_own(reused):
 
 def test_a_call_may_fork_and_go_on_in_the_child(reused):
     def answered():
-        os._exit(begin_in_thread(lambda: 7)())
+        for _ in range(50):
+            begin_in_thread(int)()
+        both = threading.Barrier(60)
+        os._exit(len({wait() for wait in [begin_in_thread(both.wait) for _ in range(60)]}))
 
     def forking():
         pid = os.fork()
@@ -137,7 +140,7 @@ def test_a_call_may_fork_and_go_on_in_the_child(reused):
         return pid
 
     _, status = os.waitpid(begin_in_thread(forking)(), 0)
-    assert os.waitstatus_to_exitcode(status) == 7
+    assert os.waitstatus_to_exitcode(status) == 60
 
 
 def test_a_thread_that_waits_holds_nothing_of_its_calls(reused):

@@ -445,6 +445,7 @@ def _settle(future: "Future[_T]", call: Callable[[], _T]) -> None:
 
 
 _IDLE_S = 0.5
+"""A thread waits so long for its next call."""
 
 
 class _Threads(Shared):

@@ -29,9 +29,9 @@ import clog.cleaner.log_round
 import clog.cleaner.passes.judge
 import clog.cleaner.passes.rewriter
 import clog.cleaner.passes.run_pass
-import clog.storage.append
 import clog.storage.commit.committer
 import clog.storage.commit.handle
+import clog.storage.commit.proposals
 import clog.storage.commit.tip
 import clog.storage.format.writers
 import clog.storage.transactions.deferred

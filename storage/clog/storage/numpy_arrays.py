@@ -187,6 +187,10 @@ def parquet() -> Any:
     Python interrupts only its main thread, and an interrupted import may leave half a module, or
     leave the module's lock in a traceback that is kept somewhere, so that all others wait forever.
     Therefore another thread imports it.
+
+    Whoever reads with it says ``use_threads=False``: a thread of Arrow's holds Python's bytes for a
+    moment after it has answered, and a process that ends in that moment is aborted before Python
+    3.14.
     """
     if not _PARQUET:
 

@@ -758,7 +758,8 @@ def object_problems(
     try:
         footer, typed = data[-ref.footer_bytes :], schema is not None
         read_footer(footer, rows=ref.rows, pages_end=ref.tail[0], typed=typed)
-        table = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read()
+        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        table = file.read(use_threads=False)  # Others may let go of Python's bytes too late.
         problem = _schema_problem(table, schema)
         for batch in [] if problem else table.to_batches():
             check_rows(batch)

@@ -290,7 +290,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
             self.walk([fastavro.schemaless_reader(made, found.writer_schema, None) for _ in range(count)])
             need(not made.read() and data[at - 16:at] == sync, "bytes behind the records of a block")
     def table(self, data, _):  # A checkpoint is, except for pyarrow's release, what its rows make.
-        rows = pq.read_table(io.BytesIO(data))
+        rows = pq.ParquetFile(io.BytesIO(data)).read(use_threads=False)
         self.walk(listed := rows.to_pylist())
         self.search(repr(listed).encode())
         schema = pa.schema([(field.name, self.plain_type(field)) for field in rows.schema])
@@ -336,7 +336,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         file, keys = pq.ParquetFile(io.BytesIO(data)), []
         need(set(file.schema_arrow.names) <= COLUMNS, "a column that the format does not name")
         for number in range(file.num_row_groups):
-            group, stated = file.read_row_group(number), file.metadata.row_group(number)
+            group, stated = file.read_row_group(number, use_threads=False), file.metadata.row_group(number)
             self.written_anew(stated, group, self.laid[number * stated.num_columns:])
             fresh = [key for chunk in group.column("key").chunks for key in canonical(chunk)]
             for i in (i for i, key in enumerate(fresh) if key is not None and self.is_key(key)):

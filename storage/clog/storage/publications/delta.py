@@ -202,7 +202,7 @@ def actions_of(data: bytes, *, where: str) -> Iterator[Action]:
 def read_checkpoint(data: bytes) -> list[Action]:
     """Returns the actions of a checkpoint."""
     try:
-        rows = parquet().read_table(io.BytesIO(data)).to_pylist()
+        rows = parquet().ParquetFile(io.BytesIO(data)).read(use_threads=False).to_pylist()
     except (pa.ArrowException, OSError) as e:
         raise CorruptionError(f"a checkpoint of a Delta table cannot be read: {e}") from e
     return [

@@ -119,6 +119,20 @@ def test_progress_is_told_in_bytes(log, store):
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 
+def test_no_thread_of_arrows_reads_an_object(log, store, monkeypatch):
+    """It would hold Python's bytes when all is answered, and abort a process that ends then."""
+    read, asked = pq.ParquetFile.read, []
+
+    def watched(self, **given):
+        asked.append(given)
+        return read(self, **given)
+
+    monkeypatch.setattr(pq.ParquetFile, "read", watched)
+    assert verify_log(store).findings == ()
+    assert asked
+    assert all(given["use_threads"] is False for given in asked)
+
+
 def test_a_quick_check_reads_no_object(log, store):
     """Two listings at most, an opening and a look at the block; still a missing object and a
     truncated one are found.

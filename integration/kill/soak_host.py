@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from clog.storage import Log, StateStore  # noqa: E402
 from clog.storage.errors import (  # noqa: E402
     CommitConflictError,
     CommitStateUnknownError,
+    InvalidInputError,
     OffsetOutOfRangeError,
     StoreUnavailableError,
 )
@@ -57,7 +59,13 @@ def main() -> None:
                 before = store.commit
             except AGAIN as e:
                 print(f"again: {e}", file=sys.stderr)
-                before = store.rollback
+                before = partial(undo, store)
+
+
+def undo(store: StateStore) -> None:
+    """Discards what was put, unless it is committed: an interrupted commit may have happened."""
+    with suppress(InvalidInputError):
+        store.rollback()
 
 
 def store_of(world: World, folder: Path) -> StateStore:

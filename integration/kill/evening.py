@@ -68,6 +68,8 @@ GROWS_MAX, COMMITS_MIN, MINUTES_MIN = 2, 50, 9
 """From the first third to the last of the minutes in which a process worked, if it worked in so
 many: its requests for each of its commits. Those of one that has fewer commits, and of cleaners,
 may grow either by commits or by minutes: who is stopped or killed more often works in bursts."""
+FILLING_MIN = 10
+"""These are left out: logs fill until then, and nothing in them is old enough to be swept."""
 
 
 class Evening:
@@ -289,7 +291,8 @@ class Evening:
         said = (self._work / f"{NETWORK}.out").read_text().splitlines()
         told = [json.loads(line) for line in said if line.startswith("{")]
         minutes = [Counter[str]()] + [Counter(one.pop("kinds")) for one in told]
-        while_all_run = range(1, min(len(minutes), int(self._given.minutes) + 1))
+        end = min(len(minutes), int(self._given.minutes) + 1)
+        while_all_run = range(1 + FILLING_MIN * (self._given.minutes >= LONG_MIN), end)
         each_minute = [minutes[n] - minutes[n - 1] for n in while_all_run]
         figures: dict[str, dict[str, str]] = {}
         for name in self._given.only:

@@ -139,13 +139,13 @@ def slow_request(patch: Patch) -> None:
 
 def second_receipt(patch: Patch) -> None:
     """Who writes a receipt does not look whether there is one (C42)."""
-    receipts_of = _erasing.receipts_of
+    newest_receipts = _erasing.newest_receipts
 
     def nameless(handle):
-        found = receipts_of(handle)
-        return [(replace(receipt, erasure="0" * 32), data) for receipt, data in found]
+        found = newest_receipts(handle)
+        return ((replace(receipt, erasure="0" * 32), data) for receipt, data in found)
 
-    patch(_erasing, "receipts_of", nameless)
+    patch(_erasing, "newest_receipts", nameless)
 
 
 def sleepers_copy(patch: Patch) -> None:

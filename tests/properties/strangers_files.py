@@ -40,7 +40,7 @@ from clog.storage.cuts import cuts_of, name_cut
 from clog.storage.diagnostics.repair import repair_log
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
-from clog.storage.erasures import receipts_of
+from clog.storage.erasures import newest_receipts
 from clog.storage.format import documents
 from clog.storage.format.erasures import read_receipt, read_request
 from clog.storage.objects.reader import BINARY, I32, I64, LIST, STRUCT, Reader, written
@@ -491,7 +491,7 @@ def receipts():
     for _ in range(3):
         Cleaner(log).run_once()
         clock.advance(DAY_MS + 1)
-    ((_, data),) = receipts_of(log.handle)
+    ((_, data),) = newest_receipts(log.handle)
     good = json.loads(data.partition(b"\n")[2] if data.startswith(b'{"clog":') else data)
     folder, run = Path(tempfile.mkdtemp(prefix="strangers")), CliRunner().invoke
     keys, receipt = folder / "keys", folder / "receipt"

@@ -6,7 +6,7 @@ progress of an erasure, and what it waits for, follow from the newest version
 (`pending_reason`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -236,13 +236,12 @@ def erasures(handle: Handle) -> list[Erasure]:
         )
         for name, one in manifest.erasures.items()
     ]
-    receipts = [receipt for receipt, _ in receipts_of(handle)]
     done = [
         Erasure(
             *(one.erasure, DONE, "", receipt_to_json(one)),
             *(len(one.keys), one.version, one.requested_ms, one.completed_ms),
         )
-        for one in receipts
+        for one, _ in newest_receipts(handle)
     ]
     known = {one.id for one in done}
     return sorted(
@@ -251,8 +250,11 @@ def erasures(handle: Handle) -> list[Erasure]:
     )
 
 
-def receipts_of(handle: Handle) -> list[tuple[Receipt, bytes]]:
-    """Returns the receipts and their bytes, in order; one LIST, and one GET for each."""
+def newest_receipts(handle: Handle) -> Iterator[tuple[Receipt, bytes]]:
+    """Yields the receipts and their bytes, the newest first; one LIST, and one GET for each that is
+    asked for.
+    """
     listed = (found.path for found in handle.store.list(documents.RECEIPTS))
-    paths = sorted(path for path in listed if documents.receipt_number_of(path) is not None)
-    return [read_receipt(handle.store, path) for path in paths]
+    paths = (path for path in listed if documents.receipt_number_of(path) is not None)
+    for path in sorted(paths, reverse=True):
+        yield read_receipt(handle.store, path)

@@ -34,7 +34,7 @@ from clog.cleaner.duties.sweep import newest_by, sweep_orphans
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.diagnostics.describe import SWEEP_AFTER_MS, tombstones_due_ms, undecided_below
 from clog.storage.env import dataclass
-from clog.storage.erasures import OPERATION, receipts_of
+from clog.storage.erasures import OPERATION, newest_receipts
 from clog.storage.errors import CommitConflictError, CorruptionError
 from clog.storage.format import documents
 from clog.storage.format.chunks import (
@@ -51,6 +51,7 @@ from clog.storage.format.documents import NONE
 from clog.storage.format.erasures import (
     ErasureEntry,
     Held,
+    Receipt,
     read_receipt,
     read_request,
     receipt_to_json,
@@ -502,12 +503,16 @@ def _write_receipt(work: Work, one: ErasureEntry, name: str, *, forgets: bool) -
     """Creates the receipt under the next number, unless it exists."""
     store = work.store
     for _ in range(TRIES_MAX):
-        receipts = receipts_of(work.handle)
-        if any(receipt.erasure == name for receipt, _ in receipts):
-            return
+        newest: tuple[Receipt, bytes] | None = None
+        for receipt, data in newest_receipts(work.handle):
+            if receipt.erasure == name:
+                return
+            newest = newest or (receipt, data)
+            if receipt.completed_ms < one.requested_ms - SWEEP_AFTER_MS:
+                break  # It, and those before it, came before the request: no clock is a day off.
         begun, _ = read_receipt(store, documents.begun_receipt_path(name))
-        number = receipts[-1][0].number + 1 if receipts else 0
-        previous = hashlib.sha256(receipts[-1][1]).hexdigest() if receipts else None
+        number = newest[0].number + 1 if newest else 0
+        previous = hashlib.sha256(newest[1]).hexdigest() if newest else None
         made = replace(
             begun,
             requested_ms=one.requested_ms,
@@ -525,6 +530,7 @@ def _write_receipt(work: Work, one: ErasureEntry, name: str, *, forgets: bool) -
         data = documents.encode("receipt", receipt_to_json(made))
         with suppress(ObjectExistsError):
             store.create(documents.receipt_path(number), data)
+            return
     raise CommitConflictError(
         f"another process writes receipts of {store.url}; the next round tries again"
     )

@@ -498,6 +498,36 @@ def test_receipts_are_a_chain(make_log, store, clock):
     assert not [found for found in store.list("") if "/erasures/" in found.path]
 
 
+class NotingStore(WrappingStore):
+    """A store that notes which receipts are read."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.receipts = []
+
+    def get(self, path, start=None, end=None):
+        if f"/{documents.RECEIPTS}" in path:
+            self.receipts.append(path)
+        return self.inner.get(path, start, end)
+
+
+def test_what_an_erasure_costs_does_not_grow_with_their_number(make_log, store, clock):
+    """COMMIT.md E7: of the receipts of earlier erasures, only the newest are read."""
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    for n in range(6):
+        log.erase([f"k{n:02}"], notify=False)
+        rounds_until_done(log, clock)
+    log.erase(["k09"], notify=False)
+    noting = NotingStore(store)
+    cleaner = Cleaner(Log.open(noting, clock=clock))
+    while any(one.state != "done" for one in log.erasures()):
+        cleaner.run_once()
+        clock.advance(ROUND_MS)
+    assert [one.receipt["number"] for one in log.erasures()] == [*range(7)]
+    assert [path[-7:] for path in noting.receipts] == ["05.json", "04.json"]
+
+
 def test_names_that_are_keys_are_in_the_receipt(make_log, store, clock):
     """H-E10: producers, transactions, readers, cuts, queries, sources and their marks, and values
     of configs, by the hashes of the keys; they delay nothing.

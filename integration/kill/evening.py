@@ -291,8 +291,9 @@ class Evening:
         said = (self._work / f"{NETWORK}.out").read_text().splitlines()
         told = [json.loads(line) for line in said if line.startswith("{")]
         minutes = [Counter[str]()] + [Counter(one.pop("kinds")) for one in told]
-        end = min(len(minutes), int(self._given.minutes) + 1)
-        while_all_run = range(1 + FILLING_MIN * (self._given.minutes >= LONG_MIN), end)
+        is_long = self._given.minutes >= LONG_MIN
+        filled = FILLING_MIN if is_long else 0
+        while_all_run = range(filled + 1, min(len(minutes), int(self._given.minutes) + 1))
         each_minute = [minutes[n] - minutes[n - 1] for n in while_all_run]
         figures: dict[str, dict[str, str]] = {}
         for name in self._given.only:
@@ -305,7 +306,7 @@ class Evening:
                 for of, (early, late) in early_and_late.items():
                     figures[name][f"{who}, by {of}, early and late"] = f"{early:.1f}, {late:.1f}"
                 grows = [late / early for early, late in early_and_late.values()]
-                if self._given.minutes >= LONG_MIN and grows and min(grows) > GROWS_MAX:
+                if is_long and grows and min(grows) > GROWS_MAX:
                     self.wrong.append(f"{name}: requests of {who} grow: {early_and_late}")
         return {"network": told[-1], "requests": figures}
 

@@ -117,7 +117,7 @@ def test_upgrades_that_race_add_both(older, open_log, ink):
 
 def test_upgrades_beside_appends_lose_neither(older, open_log, store):
     """FORMAT.md §0: each feature that can be added, by two at the same time, while others
-    append. Once one of the features lets a commit combine others, two appends may share one.
+    append. Once one of the features lets a commit combine others, an append may share one.
     """
     names = [f.name for f in older.upgrade() if f.state == "off"]
 
@@ -137,7 +137,11 @@ def test_upgrades_beside_appends_lose_neither(older, open_log, store):
     assert all(done.exception() is None for done in upgrades)
     features = features_of(older)
     assert sorted((*features.read, *features.write)) == sorted(names)
-    assert older.version <= 12 + len(names)
+    inner = older.handle.store
+    made = {v: read_commit(inner, v).record.operation for v in range(1, older.version + 1)}
+    assert list(made.values()).count("upgrade") == len(names)
+    upgraded = {v for v, operation in made.items() if operation == "upgrade"}
+    assert made.keys() == upgraded | {result.version for result in results}
     assert sum(older.end_offsets().values()) == 12
     assert list(verify_log(store).findings) == []
 

@@ -51,9 +51,9 @@ def records(log):
     return [row for batches in read for batch in batches for row in batch.to_pylist()]
 
 
-def rounds_until_done(log, clock, *, every_ms=ROUND_MS, most_ms=BOUND_MS):
+def rounds_until_done(log, clock, *, every_ms=ROUND_MS, most_ms=BOUND_MS, cleaner=None):
     """Runs rounds until no erasure is pending; returns how long that took."""
-    began_ms, cleaner = clock.now_ms(), Cleaner(log)
+    began_ms, cleaner = clock.now_ms(), cleaner or Cleaner(log)
     while True:
         cleaner.run_once()
         if all(one.state == "done" for one in log.erasures()):
@@ -520,10 +520,7 @@ def test_what_an_erasure_costs_does_not_grow_with_their_number(make_log, store, 
         rounds_until_done(log, clock)
     log.erase(["k09"], notify=False)
     noting = NotingStore(store)
-    cleaner = Cleaner(Log.open(noting, clock=clock))
-    while any(one.state != "done" for one in log.erasures()):
-        cleaner.run_once()
-        clock.advance(ROUND_MS)
+    rounds_until_done(log, clock, cleaner=Cleaner(Log.open(noting, clock=clock)))
     assert [one.receipt["number"] for one in log.erasures()] == [*range(7)]
     assert [path[-7:] for path in noting.receipts] == ["05.json", "04.json"]
 

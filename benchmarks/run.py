@@ -22,7 +22,7 @@ SCENARIOS = (
     *("spark_micro_batch", "spark_table_view", "kafka_cleaning", "kafka_mirror"),
     *("table_libraries", "pypaimon_table", "paimon_table", "requests"),
     *("write_amplification", "growth", "spark_growth", "live_table", "many_writers"),
-    *("far_writers", "state_stores", "spark_state", "parts"),
+    *("far_writers", "state_stores", "spark_state"),
 )
 UNAVAILABLE = 3
 

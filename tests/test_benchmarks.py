@@ -30,7 +30,7 @@ def row(who, values, *, what="sink, 100 B", lower=False):
 def result(rows, lines=()):
     machine = {"cpu": "c", "cores": "2", "memory": "m", "system": "s", "load": "0"}
     about = {"title": "T", "machine": machine, "size": {"name": "full", "rows": 1}, "seconds": 1}
-    found = {"rows": rows, "lines": list(lines), "notes": [], "versions": {}, "text": ""}
+    found = {"rows": rows, "lines": list(lines), "notes": [], "versions": {}}
     return {"scenario": "spark_streams", **about, **found}
 
 

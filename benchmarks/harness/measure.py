@@ -58,7 +58,6 @@ class Result:
     lines: list[Line] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
-    text: str = ""
 
     def compare(
         self,

@@ -49,8 +49,10 @@ HEADLINES = (
         "write amplification, a commit a minute",
         *("write_amplification", COMMIT_A_MINUTE, "Apache Kafka"),
     ),
-    ("`get` of a state store", "state_stores", "get, 1,000,000 keys", "RocksDB"),
-    ("its restore", "state_stores", "restore, 1,000,000 keys", "RocksDB, replayed"),
+    ("mirror of a topic, 100 B", "kafka_mirror", "topic into a log, 100 B", "bare consumer"),
+    ("`get` of a state store, 1,000,000 keys", "state_stores", "get, 1,000,000 keys", "RocksDB"),
+    ("the same, 300,000 keys", "state_stores", "get, 300,000 keys", "RocksDB"),
+    ("its restore, 1,000,000 keys", "state_stores", "restore, 1,000,000 keys", "RocksDB, replayed"),
 )
 """(as the table calls it, scenario, what, peer, and the call of clog's where it has several)."""
 

@@ -119,16 +119,16 @@ def _targets(results: dict[str, dict[str, Any]]) -> str:
 
 def _scenario(result: dict[str, Any]) -> str:
     module = importlib.import_module(f"scenarios.{result['scenario']}")
-    text = _sentences(inspect.cleandoc(module.__doc__ or "").partition("\n\n")[2])
+    text = _sentences(inspect.cleandoc(module.__doc__ or ""))
     machine = result["machine"]
     size = ", ".join(f"{k} {v:,}" for k, v in result["size"].items() if k != "name")
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     about = (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory']}, {machine['system']},"
-        f" load {machine['load']} at the start; {versions}; {size}; {result['seconds']:,} s in all."
+        f"`python benchmarks/run.py --only {result['scenario']}`, {result['seconds']:,} s in all:"
+        f" {machine['cpu']}, {machine['cores']} cores, {machine['memory']}, {machine['system']},"
+        f" load {machine['load']} at the start; {versions}; {size}."
     )
     parts = [f"## {result['title']}", text, _table(result), _lines(result)]
-    parts += [f"```\n{result['text'].rstrip()}\n```" if result["text"] else ""]
     parts += ["\n".join("- " + _sentences(note, "\n  ") for note in result["notes"]), about]
     return "\n\n".join(part for part in parts if part)
 

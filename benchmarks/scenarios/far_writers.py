@@ -1,13 +1,14 @@
 """Many processes that write to one table on a real S3 server (Versity's gateway), behind a proxy
-that delays what passes by 50 ms each way, on connections that stay open: clog beside delta-rs and
+that delays everything by 50 ms each way, on connections that stay open: clog beside delta-rs and
 PyIceberg.
 
 A process appends ten rows of 100 bytes, waits for a second on average, and appends again. Counted
-are the appends that begin within the time, after ten seconds to warm up; *failed* are those that
-raised, or had not ended a minute after. The libraries try again as often as by default (delta-rs 15
-times, PyIceberg 4 times), or *on and on*, a thousand times; PyIceberg's catalog is SQLite on the
-local disk, with no delay. All processes share the machine: where its processors were busy (the note
-says how much), they were the limit, not the protocol.
+are the appends that begin within the time, after ten seconds of warming up; *failed* are those that
+raised, or had not ended a minute later. The libraries retry as often as by default (delta-rs 15
+times, PyIceberg 4 times), or, as *on and on*, a thousand times. *Racing* is clog without the
+feature `proposals`. PyIceberg's catalog is SQLite on the local disk, without a delay. All processes
+share the machine: where its processors were busy (the note says how busy), they were the limit, not
+the protocol.
 """
 
 import multiprocessing

@@ -1,10 +1,10 @@
 """How costs grow with history: clog beside delta-rs and PyIceberg, one small append after another.
 
-Each append is a commit of 20 rows of 100 bytes to a folder of the local disk. Nothing is cleaned or
-compacted, nobody expires anything by hand, and nothing is synced to the disk (clog would, unless
-told not to). A point is the median of the appends since the last one; opening is done afresh, as a
-process does that has just started: to know the newest version and its files. The peers stop
-earlier: what grows has shown by then.
+Each append is a commit of 20 rows of 100 bytes to a folder on the local disk. Nothing is cleaned,
+compacted or expired, and nothing is synced to the disk (clog would, by default). A point is the
+median of the appends since the previous point. Opening is that of a process that has just started:
+it finds the newest version and its files. The peers stop earlier, because their growth is visible
+by then.
 """
 
 import statistics

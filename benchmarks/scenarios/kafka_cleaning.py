@@ -1,18 +1,21 @@
-"""Cleaning: clog's cleaner beside Kafka's LogCleaner, over the same records.
+"""clog's cleaner beside Kafka's LogCleaner, over the same records.
 
-Both get the same records in the same order, one partition, zstd, segments of the same size, all of
-them sealed. Two passes: the first over a log that was never cleaned, the second over a log whose
-older half is clean (a dirty ratio of one half). Kafka's time is what its cleaner thread logs;
-nobody else uses the broker, and the topic is there twice: the second pass counts, of a warm JVM.
-clog's time is a pass of one thread, from the opened log to the committed result; it is measured
-with two threads as well, beside the same pass of Kafka's, whose threads do not share a partition.
-Then the same of a log that is clean, and of which a tenth of the keys is updated, spread evenly or
-in runs of 1,000 neighbours. clog may only mark what died then; so what that puts off, the purge and
-what ten reads of the table take, is counted in as well. CPU seconds are those of the process, of
-Kafka's the cleaner's thread alone, without the collector's. Records are those that the pass began
-with. Memory is the peak of the whole process, the broker's with a heap of 1 GiB.
+Both get the same records in the same order, in one partition, with zstd, in sealed segments of the
+same size. *Never cleaned* is a pass over a log that was never cleaned, *half clean* one over a log
+whose older half is clean (a dirty ratio of one half). *10 % updates* is a pass over a clean log of
+which a tenth of the keys was updated, spread evenly (*uniform*) or in runs of 1,000 neighbours
+(*local*).
 
-On disk is what is in force, records and metadata, without files that wait to be deleted.
+Kafka's time is what its cleaner thread logs, on a broker that does nothing else; the topic is there
+twice, and the second pass counts, with a warm JVM. clog's time is a pass of one thread, from the
+opened log to the committed result. *Clock* is wall time; with two threads, clog is compared with
+the same pass of Kafka's, whose threads do not share a partition. CPU seconds are those of clog's
+process, and of Kafka's cleaner thread alone, without the garbage collector. *All that follows
+counted in* adds what marking rows puts off: the purge, and ten reads of the table. Records are
+those at the beginning of the pass. Memory is the peak of the whole process, the broker's with a
+heap of 1 GiB.
+
+*On disk* are the current records and metadata, without files that wait to be deleted.
 """
 
 import shutil

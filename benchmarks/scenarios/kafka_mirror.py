@@ -1,13 +1,12 @@
 """A mirror beside bare clients of Kafka: a topic into a log, and a log back into a topic.
 
-One broker on this machine, a topic of four partitions whose batches are zstd, read once before
-anything is measured, so that it is in memory. The consumer reads all of it by `consume(5000)` and
-throws it away; the mirror commits it to a log on the local disk, in columns, with the same offsets
-and synced. Back, the producer sends keys and values that it has in memory, without transactions,
-with idempotence and as large batches as clog's; clog reads its log, and sends each record once,
-with two headers that say where it stands there. Each candidate is a process of its own, with all
-modules loaded; its CPU seconds, user and system, are those of all of its threads, and the broker's
-are nobody's.
+There is one broker on this machine, and a topic of four partitions with zstd, read once beforehand,
+so that it is in memory. The consumer reads all of it with `consume(5000)` and discards it; the
+mirror commits it to a log on the local disk, in columns, with the same offsets, and syncs it. In
+the other direction, the producer sends keys and values that it has in memory, without transactions,
+with idempotence and with batches as large as clog's; clog reads its log, and sends each record
+once, with two more headers. Each candidate is a process of its own, with all modules loaded; its
+CPU seconds are those of all its threads, and the broker's are not counted. *Clock* is wall time.
 """
 
 import os

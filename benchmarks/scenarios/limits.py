@@ -1,9 +1,9 @@
 """What the machine allows: append, read, clean and table beside disk, zstd, hash and Arrow alone.
 
-One thread, one partition, the local disk, the same bytes for all. `disk` writes as many bytes as
-clog's objects have and syncs them; `zstd` compresses the keys and values as one stream; `Parquet`
-writes and reads the same columns with pyarrow and nothing else, `Arrow` aggregates the last row of
-each key by its hash and takes those rows. Our multiple is clog's time by theirs.
+All use one thread, one partition, the local disk and the same bytes. `disk` writes as many bytes as
+clog's objects have, and syncs them; `zstd` compresses the keys and values as one stream; `Parquet`
+writes and reads the same columns with pyarrow alone; `Arrow` finds the last row of each key by its
+hash and takes those rows.
 """
 
 import os

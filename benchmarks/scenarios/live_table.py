@@ -1,13 +1,13 @@
-"""The table of a log that is published and cleaned, read from Python: `to_arrow()` beside
-delta-rs' read of the same rows from a Delta table of its own, delta-rs' read of the published view,
-and DuckDB's `arg_max` over the log's objects; and what masks and publishing cost writers.
-DuckDB also reads the rows from one Parquet file, without a log. delta-rs hands out views of the
-pages that it decoded; "its bytes copied" is its other call, which hands out arrays, as clog does.
+"""The table of a log that is published and cleaned, read from Python: `to_arrow()` beside delta-rs'
+read of the same rows from a Delta table of its own, delta-rs' read of the published view, and
+DuckDB's `arg_max` over the log's objects; and what masks and publishing cost writers. DuckDB also
+reads the rows from one Parquet file, without a log. delta-rs returns views of the pages that it
+decoded; *its bytes copied* is another call, which returns arrays, as clog does.
 
-A million records, each key once, in 8 appends; then 50 appends of 1,000 keys that exist. All read
-into one Arrow table and may use both cores. "No masks" is the same log before its cleaner has run:
-all keys are compared. The publication is that of 1,000 changed keys, masks and all, as a round of
-the cleaner makes it.
+The log gets a million records, each key once, in 8 appends, then 50 appends of 1,000 existing keys.
+All read into one Arrow table and may use both cores. *No masks* is the same log before its cleaner
+has run: all keys are compared. The publication is that of 1,000 changed keys, with masks, as a
+round of the cleaner makes it.
 """
 
 from pathlib import Path

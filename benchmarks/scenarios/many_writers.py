@@ -1,11 +1,11 @@
-"""Many writers of one log: clog's own code in virtual time, and real processes beside one.
+"""Many writers of one log: clog's own code, run in virtual time.
 
 A writer appends ten rows of 100 bytes, waits for a second on average (a Poisson process), and
 appends again. A request takes 80 to 130 ms, one in a hundred three to six times as long; the time
-that code takes is not counted. Counted is what begins after the first ten seconds. *Longest ÷
-median* is that of all appends. The log has the feature `proposals`, but where writers are *racing*.
-*Beside others* there are a cleaner, which works all the time, and one more writer each of whose
-requests takes a second.
+that code takes is not counted. Counted is what begins after the first ten seconds. *Longest*, in
+medians, is the longest append divided by the median. The log has the feature `proposals`, except
+where writers are *racing*. *Beside others* means beside a cleaner that works all the time and one
+more writer, each of whose requests takes a second.
 """
 
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""Paimon's primary-key table in Spark, beside Parquet in the same Spark.
+"""Paimon's primary-key table in Spark 3.5, beside Parquet in the same Spark.
 
-Paimon's newest connector to be had here is one for Spark 3.5, which knows no Python data sources:
-clog cannot run beside it. What can be compared is each one's share of the Parquet floor, in the
-Spark that it runs in; clog's is in the scenario of upserts and table reads. The same rows and the
-same upserts as there; Paimon merges by key when it reads.
+The newest connector of Paimon that was available here is one for Spark 3.5, which has no Python
+data sources, so clog cannot run beside it. What can be compared is each one's share of the Parquet
+floor in its own Spark; clog's is in *Upserts and table reads in Spark*, with the same rows and
+upserts. Paimon merges by key when it reads.
 """
 
 import random

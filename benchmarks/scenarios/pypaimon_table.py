@@ -1,8 +1,8 @@
 """A table of keys from Python: clog beside PyPaimon's primary-key table.
 
-Both start with the same rows, each key once, then take upserts of 20 rows: clog appends them, and
-so does Paimon, whose reader merges its files by key. One bucket and one partition; Parquet with
-zstd. A table read sees what the upserts left behind, nothing is compacted; both read into one Arrow
+Both start with the same rows, each key once, then take upserts of 20 rows: both append them, and
+Paimon's reader merges its files by key. There is one bucket, or partition, and Parquet with zstd. A
+table read sees what the upserts left behind, because nothing is compacted; both read into one Arrow
 table.
 """
 

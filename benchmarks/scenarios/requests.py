@@ -1,9 +1,9 @@
 """Requests and bytes against an S3 server (moto): clog beside delta-rs and PyIceberg.
 
-The server counts what arrives, whoever sends it. Each table has `rows` keys in `commits` appends
-before anything is counted; then each act is done a few times, and the average is given. PyIceberg's
-catalog is SQLite on the local disk and costs no requests here; a catalog service would. Time is not
-measured: the server is a Python program.
+The server counts all requests. Each table gets `rows` keys in `commits` appends before counting
+begins; then each operation is done a few times, and the average is given. PyIceberg's catalog is
+SQLite on the local disk and costs no requests here; a catalog service would. Time is not measured,
+because the server is a Python program.
 """
 
 import json

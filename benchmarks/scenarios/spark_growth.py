@@ -1,9 +1,9 @@
 """How costs grow with history in Spark: clog beside Delta Lake, one small batch after another.
 
-Each append is a batch of 20 rows of 100 bytes to a folder of the local disk; nobody cleans,
-compacts or optimizes, and nothing is synced to the disk (clog would, unless told not to). Delta
-Lake writes its checkpoints by itself, every tenth commit. A point is the median of the appends
-since the last one; opening plans a read of the whole table in a session that has forgotten it.
+Each append is a batch of 20 rows of 100 bytes to a folder on the local disk. Nothing is cleaned,
+compacted or optimized, and nothing is synced to the disk (clog would, by default). Delta Lake
+writes its checkpoints by itself, at every tenth commit. A point is the median of the appends since
+the previous point; opening plans a read of the whole table in a session without cached metadata.
 """
 
 import statistics

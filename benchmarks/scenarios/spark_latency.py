@@ -1,10 +1,11 @@
-"""How long a micro-batch takes at a trigger each second: clog beside Kafka, Delta Lake and Parquet.
+"""How long a micro-batch takes at a trigger of one second: clog beside Kafka, Delta Lake and
+Parquet.
 
-Spark's own `rate` source makes 1,000 records of 100 bytes a second; a figure is the time from the
-trigger to the batch's commit, the checkpoint's two files included, of the batches of one run
-without its first five. Runs follow each other, in each round in another order. `append_batches` is
-clog by `foreachBatch`, beside `noop`, Spark's sink that writes nothing. `copy` reads from the same
-kind of store as well: a stream from clog to clog, and from Kafka to Kafka.
+Spark's own `rate` source makes 1,000 records of 100 bytes a second. A figure is the time from the
+trigger to the batch's commit, including the checkpoint's two files; the first five batches of each
+run do not count. Runs follow each other, in a different order in each round. `append_batches` is
+clog with `foreachBatch`, beside `noop`, Spark's sink that writes nothing. `copy` also reads from
+the same kind of store: a stream from clog to clog, and from Kafka to Kafka.
 """
 
 import random

@@ -1,9 +1,9 @@
 """A warm micro-batch from a log to a log, beside one of a Python source and sink that do nothing.
 
-Three streams get one record each in turn: from a source that knows of a new record by the length of
-a file to a sink that throws it away, and from clog to clog, with a history of few and of many
-commits. A figure is Spark's `triggerExecution`: from the question what is new to the note that the
-batch is done. `over a floor of nothing` is the difference within each round.
+Three streams get one record each in turn: one from a source that detects a new record by the length
+of a file to a sink that discards it, and two from clog to clog, with a short and a long history of
+commits. A figure is Spark's `triggerExecution`: from asking what is new until the batch is recorded
+as done. *Over a floor of nothing* is the difference within each round.
 """
 
 import shutil

@@ -1,12 +1,12 @@
 """Batch reads and writes in Spark: clog beside Parquet files with the same rows, columns and codec.
 
-Reads go to the sink `noop`. `stored columns` are those that an object stores, `all columns` those
-of Spark's Kafka source: the others are constants for a log and are made, shipped and thrown away
-for every row. `read_log` is Spark's own scan of the log's objects, built anew for each read as for
-a new version. Writes take their rows from Parquet files; clog alone syncs its files. `Python that
-decodes nothing` and `Python that encodes nothing` ship the same batch again and again, or throw
-away what they are given: what Spark's API for Python leaves over. `By CPU time` counts that of all
-processes, and tells more on a machine that has other work, too.
+Reads go to the sink `noop`. *Stored columns* are those that an object stores, *all columns* those
+of Spark's Kafka source: the others are constants for a log, and are made, transferred and discarded
+for every row. `read_log` is Spark's own scan of the log's objects, planned again for each read, as
+for a new version. Writes take their rows from Parquet files; only clog syncs its files. *Python
+that decodes nothing* and *Python that encodes nothing* transfer the same batch again and again, or
+discard what they get: that is what Spark's Python API allows. *By CPU time* counts the time of all
+processes, which is more reliable on a machine with other work.
 """
 
 import shutil

@@ -1,11 +1,11 @@
 """The state of a stream in Spark: clog's state store in `foreachBatch` beside Spark's own store.
 
-Both keep the latest value of each key of a stream of Parquet files, one a micro-batch: the first
-has every key, each later one some that changed. Spark's is ``max_by`` in its RocksDB state store,
-with changelog checkpoints, in update mode to `noop`; clog's is a `StateStore` on the driver, which
-puts the rows of the batch and commits. A figure is the time from the trigger to the batch's commit,
-the checkpoint's files included; runs follow each other, after one to `noop` to warm up. clog's log
-can be read as a table meanwhile, and syncs its files to the disk.
+Both keep the latest value of each key of a stream of Parquet files, one for each micro-batch: the
+first has every key, each later one some that changed. Spark's is `max_by` in its RocksDB state
+store, with changelog checkpoints, in update mode to `noop`; clog's is a `StateStore` on the driver,
+which puts the rows of the batch and commits. A figure is the time from the trigger to the batch's
+commit, including the checkpoint's files; runs follow each other, after a warm-up to `noop`. Only
+clog's state can be read as a table meanwhile, and only clog syncs its files.
 """
 
 import os

@@ -1,12 +1,11 @@
 """Streaming source and sink: clog beside Spark's Kafka connector, Delta Lake and plain Parquet.
 
-Sink: a stream over Parquet files, all in one micro-batch, into each store. Source: a stream over
-what was written, into nothing. Records a second of the batches' own time, without the query's
-start. Full table: what an application reads that starts with nothing, the newest record of each key
-from the log's beginning; Kafka's records are grouped by key in Spark, as its users do. All compress
-with zstd; clog alone syncs its files before it commits. Kafka's producer has its `batch.size` and
-`linger.ms` raised above the defaults; the broker runs beside Spark's two threads, on the same
-cores.
+*Sink* is a stream from Parquet files into each store, in one micro-batch; *source* is a stream of
+what was written, into nothing. Rates are those of the batches, without the query's start. *Full
+table* is what an application reads that starts with nothing: the newest record of each key, from
+the beginning of the log; Kafka's records are grouped by key in Spark, as its users do. All compress
+with zstd; only clog syncs its files before it commits. Kafka's producer has a larger `batch.size`
+and `linger.ms` than by default; the broker runs beside Spark's two threads, on the same cores.
 """
 
 import shutil

@@ -1,8 +1,8 @@
-"""`view=table` in Spark beside what one would write without it, the last value of each key by
-`groupBy` over the same log, and beside reading all of the log.
+"""`view=table` in Spark beside what one would write without it, a `groupBy` over the same log, and
+beside reading all of the log.
 
-Records of 100 bytes in one partition, the first half cleaned, the second dirty. All go to the sink
-`noop` with the columns key and value.
+The records of 100 bytes are in one partition, of which the first half is clean and the second
+dirty. All read the columns key and value into the sink `noop`.
 """
 
 from collections.abc import Callable

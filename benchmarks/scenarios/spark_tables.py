@@ -1,13 +1,12 @@
-"""A table of keys in Spark: upsert of 20 rows, reading the whole of it, and one key.
+"""A table of keys in Spark: upserts of 20 rows, reading all of the table, and one key.
 
 Each store starts with the same rows, each key once. An upsert replaces 20 keys at random: clog
-appends them (the newest record of a key wins when the table is read) and syncs them to the disk,
-unless told not to; Delta Lake runs MERGE and syncs nothing. The upserts stay in the tables, so the
-reads that follow see what they left behind; a table read makes every row. `count_table` asks the
-log how many there are, without Spark. clog is read as it is,
-and again after a pass of the cleaner; by Python, and by Spark's own scan (`read_table`), for which
-a round of the cleaner has made masks. Parquet is the floor: the rows as they were at the
-beginning, which nobody could have updated.
+appends them and, except where the table says so, syncs them to the disk; Delta Lake runs `MERGE`
+and syncs nothing. The upserts stay in the tables, so the reads that follow see what they left
+behind. `count_table` asks the log for the number of rows, without Spark. clog is read before and
+after a pass of the cleaner, by `format("clog")` and by Spark's own scan (`read_table`), for which a
+round of the cleaner has made masks. Parquet is the floor: the rows as they were at the beginning,
+in files that cannot be updated.
 """
 
 import random

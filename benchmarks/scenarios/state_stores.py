@@ -1,11 +1,11 @@
 """A state store beside RocksDB, from Python: look-ups, commits, and what a lost disk costs.
 
-`get` is the median of random keys, one call each, beside ``rocksdict``'s. A commit is of 1,000
+`get` is the median of look-ups of random keys, beside those of `rocksdict`. A commit has 1,000
 changes of keys from all over the state, beside the same puts into RocksDB with its write-ahead log
-and one append of 1,000 records to a log; a figure is the mean over so many that the store enters
-what waits into its file. A restore is that of an empty disk, beside putting the same log, record by
-record, into RocksDB. All is CPU time, of all threads. RocksDB alone keeps nothing that outlives its
-disk.
+and one append of 1,000 records to a log; a figure is the mean over enough commits that the store
+enters them into its file. A restore begins with an empty disk, beside putting the same log, record
+by record, into RocksDB. All figures are CPU time of all threads. RocksDB alone keeps nothing that
+outlives its disk.
 """
 
 import shutil

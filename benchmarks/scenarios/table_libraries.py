@@ -1,12 +1,12 @@
 """A table of keys from Python, without Spark: clog beside delta-rs, PyIceberg and DuckDB.
 
-Each starts with the same rows, each key once, in a folder of the local disk. An upsert replaces 20
-keys at random: clog appends them, delta-rs runs its merge, PyIceberg its upsert (in a catalog of
-SQLite). clog syncs its files to the disk, the others do not; it is there without, too. The upserts
-stay in the tables, so a table read sees what they left behind; all read the keys and the values
-into one Arrow table and may use both cores. One key is asked of a table that is open, after it
-looked for news. DuckDB reads one Parquet file of the rows as they were at the beginning, which
-nobody could have updated.
+Each starts with the same rows, each key once, in a folder on the local disk. An upsert replaces 20
+keys at random: clog appends them, delta-rs runs its merge, PyIceberg its upsert (with a catalog in
+SQLite). clog syncs its files to the disk, the others do not; *not synced* is clog without that. The
+upserts stay in the tables, so a table read sees what they left behind; all read the keys and the
+values into one Arrow table and may use both cores. One key is looked up in a table that is open,
+after a check for a newer version. DuckDB reads one Parquet file of the rows as they were at the
+beginning, which cannot be updated.
 """
 
 import random

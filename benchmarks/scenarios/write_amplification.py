@@ -1,12 +1,12 @@
 """Write amplification: bytes written for each byte of keys and values.
 
-A stream of 1,000 records of 100 bytes a second, over `seconds` seconds and 20,000 keys, committed
-each second and each minute. clog counts every byte that it puts: objects, commits, snapshots,
-pages, and what its cleaner writes; Kafka what its broker's files for the topic hold, and what its
-cleaner says that it wrote. Both compress with zstd, have segments of the same size, and clean when
-half of a log is dirty; clog looks each ten minutes of the stream, Kafka all the time. Delta Lake
-(delta-rs) and PyIceberg only append: nothing of theirs is compacted, and a MERGE would write far
-more. Bytes are counted without a clock, so that ten minutes of a stream take seconds.
+A stream of 1,000 records of 100 bytes a second, over `seconds` seconds and 20,000 keys, is
+committed each second or each minute. clog's figure counts every byte that it puts: objects,
+commits, snapshots, pages, and what its cleaner writes. Kafka's counts the broker's files of the
+topic, and what its cleaner reports as written. Both compress with zstd, have segments of the same
+size, and clean when half of a log is dirty; clog checks every ten minutes of the stream, Kafka all
+the time. Delta Lake (delta-rs) and PyIceberg only append, and nothing of theirs is compacted; a
+`MERGE` would write far more. Only bytes are counted, so ten minutes of a stream take seconds.
 """
 
 import time

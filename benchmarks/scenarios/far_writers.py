@@ -94,8 +94,8 @@ class Found:
 
 
 LINES = (
-    ("append to a far table beside so many writers, p99", "s", lambda found: found.quantile(0.99)),
-    ("appends of so many writers to a far table", "a second", lambda found: found.rate),
+    ("append to a far table by number of writers, p99", "s", lambda found: found.quantile(0.99)),
+    ("appends to a far table by number of writers", "a second", lambda found: found.rate),
 )
 
 

@@ -74,7 +74,7 @@ def _grow(
             opens.append((number, statistics.median(_open_ms(reopen) for _ in range(3))))
             taken.clear()
     for what, found in (("append", appends), ("open and list all files", opens)):
-        result.lines.append(Line(f"{what} after so many commits", who, "commits", "ms", found))
+        result.lines.append(Line(f"{what} by number of commits", who, "commits", "ms", found))
         print(f"  {what}: {who}: {found[0][1]:.3g} to {found[-1][1]:.3g} ms", flush=True)
 
 

@@ -62,8 +62,8 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:  # noqa: AR
 
 
 LINES = (
-    ("append beside so many writers, p99", "s", lambda found: found.quantile(0.99) / 1000),
-    ("appends of so many writers", "a second", lambda found: found.rate),
+    ("append by number of writers, p99", "s", lambda found: found.quantile(0.99) / 1000),
+    ("appends by number of writers", "a second", lambda found: found.rate),
 )
 
 

@@ -49,7 +49,7 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
     for i, what in enumerate(("append in Spark", "plan a read in Spark")):
         for who, found in lines.items():
             result.lines.append(
-                Line(f"{what} after so many commits", who, "commits", "ms", found[i])
+                Line(f"{what} by number of commits", who, "commits", "ms", found[i])
             )
             print(f"  {what}: {who}: {found[i]}", flush=True)
 

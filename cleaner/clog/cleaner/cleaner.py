@@ -150,6 +150,8 @@ class Cleaner:
         if type(threads) is not int or threads < 1:
             raise InvalidInputError(f"threads={threads!r} is out of range; allowed: 1 or more")
         given = [logs] if isinstance(logs, Log) else list(logs)
+        if wrong := [type(log).__name__ for log in given if not isinstance(log, Log)]:
+            raise InvalidInputError(f"logs has a {wrong[0]} in place of a log; give Log.open(…)")
         if not given and find is None:
             raise InvalidInputError("logs is empty; give the cleaner at least one log")
         if io_bytes_per_second is not None and not io_bytes_per_second > 0:

@@ -126,7 +126,7 @@ def cleaner(
     named = (urls or (), discover or (), given.storage)
     finder = _finder(named, single_writer=given.single_writer)
     teller = _Teller(json=given.json or log_format == "json", live=live)
-    logs = _first(finder, given.storage, patient=False) if once or dry_run else []
+    logs = _first(finder, named, patient=False) if once or dry_run else []
     if dry_run:
         return _dry_run(logs, settings, teller)
     make = _in_tasks(config, threads) if spark else None
@@ -136,7 +136,7 @@ def cleaner(
     with ExitStack() as open_things:
         if listen is not None:  # First: monitoring must not wait for stores.
             open_things.callback(_server(listen, daemon, finder, named).close)
-        logs = _first(finder, given.storage, patient=True, looked=daemon.monitor.looked)
+        logs = _first(finder, named, patient=True, looked=daemon.monitor.looked)
         print_note(f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops within seconds")
         if live:
             open_things.enter_context(drawn(lambda: view(daemon.monitor)))
@@ -158,12 +158,15 @@ def _finder(named: _Named, *, single_writer: bool) -> "Finder":
 
 def _first(
     finder: "Finder",
-    options: "Mapping[str, object]",
+    named: _Named,
     *,
     patient: bool,
     looked: "Callable[[], None]" = lambda: None,
 ) -> "list[Log]":
     """Returns the existing logs; calls ``looked`` before it opens each."""
+    from clog.storage.store.opening import redact
+
+    _, prefixes, options = named
 
     @contextmanager
     def asking(url: str) -> "Iterator[None]":
@@ -173,7 +176,7 @@ def _first(
 
     logs = finder.first(patient=patient, asking=asking)
     if not logs:
-        print_note("found no log yet")
+        print_note(f"found no log below {', '.join(map(redact, prefixes))} yet")
     return logs
 
 

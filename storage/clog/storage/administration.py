@@ -39,6 +39,7 @@ from clog.storage.config.log_config import (
     LogConfig,
     check_known,
     did_you_mean,
+    mapping_of,
     order_text,
     parse_overrides,
     without_idle,
@@ -94,6 +95,7 @@ from clog.storage.view_formats import FORMATS
 
 def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
     """Sets configs, None: to the default; of two racing changes the last wins, by key (S42)."""
+    changes = mapping_of(changes)
     removed = {name for name, value in changes.items() if value is None}
     for name in removed:
         check_known(name)
@@ -326,9 +328,18 @@ def addable(name: str) -> Feature:
     return feature
 
 
+def _addable(names: Iterable[str]) -> list[Feature]:
+    """Returns the features of these names, each once."""
+    if isinstance(names, str):
+        raise InvalidInputError(
+            f"features={names!r} is a text; give a list, {[names]!r}; nothing was changed"
+        )
+    return [addable(name) for name in dict.fromkeys(names)]
+
+
 def upgrade(handle: Handle, names: Iterable[str]) -> list[FeatureState]:
     """Adds features to the log; see `Log.upgrade`."""
-    wanted = [addable(name) for name in dict.fromkeys(names)]
+    wanted = _addable(names)
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
         lacking = [f for f in wanted if f.name not in tip.head.log.features]
@@ -540,7 +551,7 @@ def new_log(
     like: object = None,
 ) -> NewLog:
     """Returns a log to be created; see `Log.create`."""
-    wanted = [addable(name) for name in dict.fromkeys(features)]
+    wanted = _addable(features)
     if typed_ones := [f.name for f in wanted if f.name in (TYPED_COLUMNS, TYPED_KEYS)]:
         raise InvalidInputError(
             f"the feature {typed_ones[0]!r} needs a schema; give one; nothing was created"

@@ -6,7 +6,7 @@ progress of an erasure, and what it waits for, follow from the newest version
 (`pending_reason`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -137,14 +137,15 @@ def erase(handle: Handle, keys: Sequence[Any], *, notify: bool) -> ErasureReques
 
 def _distinct(keys: Sequence[Any], head: Head) -> dict[bytes, Any]:
     """Returns the keys by their canonical bytes."""
-    if isinstance(keys, str | bytes | bytearray | memoryview) or not len(keys):
+    is_one = isinstance(keys, str | bytes | bytearray | memoryview)
+    listed = [] if is_one or not isinstance(keys, Iterable) else list(keys)
+    if not listed:
         raise InvalidInputError("give a list of at least one key; nothing was changed")
-    if len(keys) > KEYS_MAX:
+    if len(listed) > KEYS_MAX:
         raise InvalidInputError(
-            f"one request can erase at most {KEYS_MAX} keys, not {len(keys)}; use several"
+            f"one request can erase at most {KEYS_MAX} keys, not {len(listed)}; use several"
             " requests; nothing was changed"
         )
-    listed = list(keys)
     schema = head.log.schema
     return dict(zip(asked_keys(listed, schema), python_keys(listed, schema), strict=True))
 

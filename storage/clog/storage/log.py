@@ -73,7 +73,7 @@ class Log:
     """
 
     def __init__(self, handle: Handle) -> None:
-        self._handle = handle
+        self._handle = Handle.checked(handle)
         self._parts: dict[Callable[[Handle], Any], Any] = {}
 
     @classmethod

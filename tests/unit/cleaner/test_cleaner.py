@@ -368,7 +368,13 @@ def test_the_checkpoint_outlives_another_policy(make_log, put, clean, there):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"), [({"threads": 0}, "threads=0"), ({"logs": []}, "logs")]
+    ("given", "message"),
+    [
+        ({"threads": 0}, "threads=0"),
+        ({"logs": []}, "logs"),
+        ({"logs": "orders"}, r"logs has a str in place of a log; give Log\.open"),
+        ({"logs": ["orders"]}, "logs has a str in place of a log"),
+    ],
 )
 def test_arguments_that_make_no_sense(make_log, given, message):
     """What is wrong, and what is allowed."""

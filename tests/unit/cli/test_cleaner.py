@@ -214,7 +214,7 @@ def test_retention_and_sealing_are_told(cli, url):
 def test_it_finds_logs_below_a_prefix(cli, tmp_path, url, log):
     """The existing ones; a folder in a log is not one. If there is none, a message says so."""
     nothing = cli("cleaner", "--discover", tmp_path / "none", "--once")
-    assert "found no log yet" in nothing.stderr
+    assert f"found no log below {tmp_path / 'none'} yet" in nothing.stderr
     deep = Log.create(str(tmp_path / "a" / "b"), partitions=1, clock=ManualClock(NOW))
     said = cli.json("cleaner", "--discover", tmp_path, "--dry-run")
     assert [entry["url"] for entry in said["logs"]] == [deep.url, log.url]

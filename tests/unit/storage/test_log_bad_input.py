@@ -129,6 +129,26 @@ def test_numbers_of_partitions(make_log, partitions):
         make_log(partitions=partitions)
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda log: Log(log.url), r"Log\(…\) takes no str; open a log with Log\.open"),
+        (lambda log: Log.create("memory://x", config="a=b"), r"config='a=b' is not a mapping"),
+        (lambda log: log.alter("cleanup.policy"), r"config='cleanup.policy' is not a mapping"),
+        (lambda _: Log.create("memory://x", features="proposals"), r"give a list, \['proposals'\]"),
+        (lambda log: log.upgrade("proposals"), r"give a list, \['proposals'\]"),
+        (lambda log: log.erase(1), "give a list of at least one key"),
+        (lambda log: log.erase("alice"), "give a list of at least one key"),
+    ],
+)
+def test_one_thing_in_place_of_another(make_log, call, words):
+    """A URL for a log, a text for a mapping or a list: the error says what to give."""
+    log = make_log()
+    with pytest.raises(InvalidInputError, match=words):
+        call(log)
+    assert log.version == 0
+
+
 @pytest.mark.parametrize("cut", [0, 10, 200, -1])
 def test_a_truncated_commit(make_log, open_log, store, cut):
     """Length and hash show it; the error names the file."""

@@ -75,6 +75,7 @@ def test_a_key_of_several_columns(store, clock):
     ("rows", "words"),
     [
         ([{"id": 1, "town": "Riga"}], "column town is not in the log's schema; it has id, city"),
+        ([{"id": 1, "value": None}], r'to delete a key, append \[{"key": …, "value": None}\]'),
         ([{"city": "Riga"}], "column id is missing, which is NOT NULL"),
         ([{"id": "one"}], "record 0 has a key of type str"),
         ([{"id": 1, "ID": 2}], "column id occurs twice"),

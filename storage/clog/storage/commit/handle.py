@@ -101,6 +101,16 @@ class Handle(Shared):
         tip: the newest commit it knows.
     """
 
+    @staticmethod
+    def checked(given: object) -> "Handle":
+        """Returns it; raises if it is something else, such as a URL."""
+        if not isinstance(given, Handle):
+            raise InvalidInputError(
+                f"Log(…) takes no {type(given).__name__}; open a log with Log.open, or create one"
+                " with Log.create"
+            )
+        return given
+
     def __init__(
         self, root: Store, *, clock: Clock, ids: Ids, reach: Callable[[str], Store] | None = None
     ) -> None:

@@ -333,7 +333,17 @@ def parse_overrides(given: Mapping[str, object]) -> dict[str, str]:
     >>> parse_overrides({"cleanup.policy": " Delete,compact", "segment.bytes": 1e6})
     {'cleanup.policy': 'compact,delete', 'segment.bytes': '1000000'}
     """
-    return {name: _text(_parse(name, value)) for name, value in given.items()}
+    return {name: _text(_parse(name, value)) for name, value in mapping_of(given).items()}
+
+
+def mapping_of(given: object) -> Mapping[str, object]:
+    """Returns these configs; raises if they are something else, such as a text."""
+    if not isinstance(given, Mapping):
+        raise InvalidInputError(
+            f"config={given!r} is not a mapping; give a dict, such as"
+            ' {"cleanup.policy": "delete"}'
+        )
+    return given
 
 
 def with_defaults(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> LogConfig:

@@ -246,7 +246,7 @@ def _to_table(data: Appendable, schema: LogSchema | None, rows: TableColumns | N
     if table is None:
         raise InvalidInputError(
             f"cannot append a {type(data).__name__}; give a pyarrow Table or RecordBatch, a pandas"
-            " or Polars DataFrame, or dicts with key and value"
+            " or Polars DataFrame, or a list of dicts"
         )
     if rows is None or not _are_rows(rows, schema, table.schema.names):
         return table

@@ -148,9 +148,11 @@ def problem_of_names(table: TableColumns, schema: "pa.Schema", given: Sequence[s
     names = [table.own(name) for name in given]
     for spelled, name in zip(given, names, strict=True):
         if name is None:
+            hint = "add it by Log.evolve or clog alter --schema, or leave it out"
+            if spelled.lower() in ("key", "value"):
+                hint += '; to delete a key, append [{"key": …, "value": None}]'
             return (
-                f"column {spelled} is not in the log's schema; it has {', '.join(there)}"
-                " (add it by Log.evolve or clog alter --schema, or leave it out)"
+                f"column {spelled} is not in the log's schema; it has {', '.join(there)} ({hint})"
             )
         if names.count(name) > 1:
             return f"column {spelled} occurs twice"

@@ -175,7 +175,10 @@ def test_other_streams_of_arrow():
         (pl.DataFrame({"key": [1.5], "value": ["a"]}), "column key has type double"),
         (pl.Series(["a"]), "cannot append a Series: it is not a table"),
         (pd.Series(["a"]), "cannot append a Series"),
-        ({"key": "a", "value": "b"}, "cannot append a dict; give .* pandas or Polars DataFrame"),
+        (
+            {"key": "a", "value": "b"},
+            "cannot append a dict; give .* pandas or Polars DataFrame, or a list of dicts",
+        ),
     ],
 )
 def test_frames_that_are_no_records(data, words):

@@ -127,9 +127,10 @@ def capture(  # noqa: PLR0913 - one for each option
     Each table becomes a typed log at URL/schema.table, keyed by its replica identity, and the log
     at URL names which versions of them belong together: "clog snapshot" of URL has each
     transaction of the database whole or not at all. What is there is loaded first, then the
-    database is followed. Killed and run again with the same arguments it goes on; a second one
-    takes over. PostgreSQL 14 or newer with wal_level=logical; nothing is installed there. MySQL is
-    read by Debezium's engine in this process: extra capture-debezium, and Java 17.
+    database is followed. After a kill, run it again with the same arguments, and it continues; a
+    second one takes over. PostgreSQL must be 14 or newer, with wal_level=logical; nothing is
+    installed there. MySQL is read by Debezium's engine in this process: extra capture-debezium, and
+    Java 17.
 
     \b
     clog capture postgres://clog@db:5432/shop s3://bucket/shop --once

@@ -93,8 +93,8 @@ def _where(text: str) -> str:
 
 
 START = option("--from WHERE", _WHERE, _where, default="earliest")
-AS_TABLE = flag("--table", "Print only the latest value of each key, without deleted keys.")
-AT = option("--at VERSION", "Print the table as of this version.", integer())
+AS_TABLE = flag("--table", "Only the latest value of each key, without deleted keys.")
+AT = option("--at VERSION", "The table as of this version.", integer())
 
 
 @command()

@@ -401,8 +401,8 @@ def publish(
         "May be repeated. Default: the log's table.publish, or delta.",
         choice(*FORMATS),
     ),
-    withdraw: bool = flag("--withdraw", "withdraw the views: they are empty from then on"),
-    force: bool = flag("--force", "with --withdraw: also if the store does not allow writing them"),
+    withdraw: bool = flag("--withdraw", "Withdraw the views: they are empty from then on."),
+    force: bool = flag("--force", "With --withdraw: also if the store refuses to write them."),
     given: Given,
 ) -> None:
     r"""Publish the table for other engines.

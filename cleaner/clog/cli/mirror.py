@@ -160,10 +160,11 @@ def mirror(  # noqa: PLR0913 - one for each option
     r"""Mirror topics of Kafka into logs, or send a log to a topic.
 
     The log has the topic's partitions, offsets, keys, values, headers and timestamps, each record
-    once, however often this is killed and run again. A log that is made takes over the topic's
-    configs. A topic that was deleted and made again, cut short, or purged before it was read is an
-    error that says how to go on. With --decode the log has columns, at the same offsets. With a log
-    first and a topic second its records are sent there, each once, with their offsets in a header.
+    once, however often this is killed and run again. A log that this creates adopts the topic's
+    configs. A topic that was deleted and recreated, truncated, or purged before it was read is an
+    error that says how to continue. With --decode the log has columns, at the same offsets. With a
+    log first and a topic second, its records are sent there, each once, with their offsets in a
+    header.
 
     \b
     clog mirror kafka://broker:9092/orders s3://bucket/orders --once

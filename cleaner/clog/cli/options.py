@@ -279,7 +279,7 @@ URL = argument(
     complete=local_logs,
 )
 URLS = argument("[URL]…", "One or more logs.", default=None, complete=local_logs)
-PARTITION = option("--partition -p N", "Show only this partition.", integer())
+PARTITION = option("--partition -p N", "Only this partition.", integer())
 CONFIGS = option(
     "--config -c NAME=VALUE",
     "A config by its Kafka name, such as cleanup.policy=compact,delete, segment.ms=12h or"

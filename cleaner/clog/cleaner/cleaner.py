@@ -31,6 +31,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExec
 from contextlib import contextmanager
 from dataclasses import field
 from functools import partial
+from typing import Any
 
 from clog.cleaner.duties.layout import Room
 from clog.cleaner.duties.retention import BACKOFF_MS, MaintenanceResult
@@ -149,7 +150,7 @@ class Cleaner:
     ) -> None:
         if type(threads) is not int or threads < 1:
             raise InvalidInputError(f"threads={threads!r} is out of range; allowed: 1 or more")
-        given = [logs] if isinstance(logs, Log) else list(logs)
+        given: list[Any] = [logs] if isinstance(logs, Log) else list(logs)
         if wrong := [type(log).__name__ for log in given if not isinstance(log, Log)]:
             raise InvalidInputError(f"logs has a {wrong[0]} in place of a log; give Log.open(…)")
         if not given and find is None:

@@ -18,11 +18,11 @@ import hashlib
 import logging
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +50,7 @@ from clog.storage.format.commits import Commit, Edit
 from clog.storage.format.documents import NONE
 from clog.storage.format.erasures import (
     ErasureEntry,
+    Erasures,
     Held,
     Receipt,
     read_receipt,
@@ -83,6 +84,7 @@ _NAMING = {"cuts", "foreign"}
 same (`diagnostics.verify_erasure`).
 """
 _LOGGER = logging.getLogger(__name__)
+_T = TypeVar("_T")
 _SEARCHED = (
     "the rows of all data objects, including dead rows and rows that no version shows",
     "bitmaps, key indexes and footers, which were removed with the objects that held such rows",
@@ -109,12 +111,18 @@ _NOT_FORGOTTEN = (
 
 def carry_out(work: Work) -> dict[str, int]:
     """Takes each erasure as far as it can; counts the erasures completed and the rows killed."""
-    killed = _kill(work)
-    relaid(work, _due_runs, OPERATION)
-    _note_rewritten(work)
-    _sweep(work)
-    done = sum(_end(work, name) for name in sorted(work.manifest.erasures))
-    return {"records_erased": killed, "erasures_done": done}
+    counts = {"records_erased": 0, "erasures_done": 0}
+    with suppress(_AdvancedError):  # The next round continues.
+        counts["records_erased"] = _kill(work)
+        relaid(work, _due_runs, OPERATION)
+        _note_rewritten(work)
+        _sweep(work)
+        counts["erasures_done"] = _end(work)
+    return counts
+
+
+class _AdvancedError(Exception):
+    """Another cleaner has taken an erasure further in the meantime."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,7 +180,7 @@ def _is_due(work: Work, manifest: Manifest, one: ErasureEntry) -> bool:
 def _killed(work: Work, planned: Manifest, due: Mapping[str, ErasureEntry]) -> int | None:
     """Kills rows of erasures in one commit; returns how many, None if others changed them."""
     handle, log = work.handle, planned.head.log
-    found = _found(work.store, planned, _wanted(work.store, planned, due))
+    found = _found(work.store, planned, _wanted(work, planned, due))
     dead: list[DeadMark] = []
     emptied: list[Replacement] = []
     for (p, identity), (chunk, rows) in found.killed.items():
@@ -214,9 +222,9 @@ def _killed(work: Work, planned: Manifest, due: Mapping[str, ErasureEntry]) -> i
     return None if isinstance(done, NothingToCommit) else found.rows
 
 
-def _wanted(store: Store, manifest: Manifest, due: Mapping[str, ErasureEntry]) -> _Wanted:
+def _wanted(work: Work, manifest: Manifest, due: Erasures) -> _Wanted:
     log = manifest.head.log
-    asked = {name: _keys_of(store, name) for name in due}
+    asked = {name: _keys_of(work, name, one) for name, one in due.items()}
     keys = of_bytes(sorted({key for some in asked.values() for key in some}))
     members = {
         name: to_numpy(pc.is_in(keys, value_set=of_bytes(some))) for name, some in asked.items()
@@ -225,14 +233,27 @@ def _wanted(store: Store, manifest: Manifest, due: Mapping[str, ErasureEntry]) -
     return _Wanted(keys, members, due, home.astype(np.int64))
 
 
-def _keys_of(store: Store, name: str) -> list[bytes]:
-    path = documents.erasure_path(name)
+def _keys_of(work: Work, name: str, one: ErasureEntry) -> list[bytes]:
+    return _document_of(work, name, one, documents.erasure_path(name), read_request)
+
+
+def _begun(work: Work, name: str, one: ErasureEntry) -> Receipt:
+    return _document_of(work, name, one, documents.begun_receipt_path(name), read_receipt)[0]
+
+
+def _document_of(
+    work: Work, name: str, one: ErasureEntry, path: str, read: Callable[[Store, str], _T]
+) -> _T:
+    """Reads a document of an erasure that was that far; raises if it is gone."""
     try:
-        return read_request(store, path)
+        return read(work.store, path)
     except FileNotFoundError as e:
+        work.handle.refresh()
+        if work.manifest.erasures.get(name) != one:
+            raise _AdvancedError from e
         raise CorruptionError(
-            f"{path} of {store.url}, which has the keys of an erasure, is gone; restore it, or"
-            " request the erasure again: this one stays pending"
+            f"{path} of {work.store.url}, which an erasure needs, is gone; restore it, or request"
+            " the erasure again: this one stays pending"
         ) from e
 
 
@@ -386,7 +407,7 @@ def _sweep(work: Work) -> None:
         for name, one in manifest.erasures.items()
         if one.swept == NONE and one.rewritten in waiting and one.rewritten <= floor
     ]
-    ids = _ids(work, ended) if ended else {}
+    ids = _ids(work, {name: manifest.erasures[name] for name in ended}) if ended else {}
 
     def change(name: str, one: ErasureEntry, _: int) -> ErasureEntry:
         return replace(one, swept=floor, ids=ids[name], reason="") if name in ids else one
@@ -395,9 +416,9 @@ def _sweep(work: Work) -> None:
         _commit_entries(work, change)
 
 
-def _ids(work: Work, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _ids(work: Work, ended: Erasures) -> dict[str, tuple[str, ...]]:
     """Returns, by erasure, the keyed hashes of keys that are names or values in documents."""
-    store, asked = work.store, {name: _keys_of(work.store, name) for name in names}
+    store, asked = work.store, {name: _keys_of(work, name, one) for name, one in ended.items()}
     wanted = {key for keys in asked.values() for key in keys}
     there: set[bytes] = set()
     listed = [f for folder in _KINDS for f in store.list(folder) if documents.is_known(f.path)]
@@ -407,12 +428,11 @@ def _ids(work: Work, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
         texts = {*_names_in(value), *([] if reader is None else [reader])}
         there |= wanted & {key for text in texts for key in _as_keys(text)}
 
-    def hashes(name: str) -> Iterator[str]:
-        begun, _ = read_receipt(store, documents.begun_receipt_path(name))
-        keys = zip(begun.keys, asked[name], strict=True)
+    def hashes(name: str, one: ErasureEntry) -> Iterator[str]:
+        keys = zip(_begun(work, name, one).keys, asked[name], strict=True)
         return (hashed for hashed, key in keys if key in there)
 
-    return {name: tuple(hashes(name)) for name in names}
+    return {name: tuple(hashes(name, one)) for name, one in ended.items()}
 
 
 def _document(store: Store, path: str) -> Any:
@@ -443,29 +463,37 @@ def _as_keys(text: str) -> Iterator[bytes]:
         yield bytes.fromhex(text)
 
 
-def _end(work: Work, name: str) -> bool:
-    """Does E7, if everything before it is done; returns whether the receipt exists."""
-    one = work.manifest.erasures[name]
-    if one.swept == NONE:
-        return False
+def _end(work: Work) -> int:
+    """Does E7 for all erasures that are that far; returns how many ended."""
+    ready = {name: one for name, one in work.manifest.erasures.items() if one.swept != NONE}
+    if not ready:
+        return 0
     reason, forgets = _problem(work), False
     if not reason:
         try:
-            forgets = _forgotten(work, name)
+            forgets = _forgotten(work, ready)
         except StoreRefusedError as e:
             reason = (
                 "the store keeps old versions of files, or unfinished uploads, and refuses to"
                 f" delete them: {e}; grant the role erase (docs/permissions.md)"
             )
     if reason:
-        if reason != one.reason:
+        if any(reason != one.reason for one in ready.values()):
             _LOGGER.warning("an erasure of %s is waiting: %s", work.store.url, reason)
-            _commit_entries(work, lambda n, e, _: replace(e, reason=reason) if n == name else e)
-        return False
-    _write_receipt(work, one, name, forgets=forgets)
-    work.handle.commit(lambda *_: Edit(erasures={name: None}), operation=OPERATION)
-    work.store.delete(documents.begun_receipt_path(name))
-    return True
+            _commit_entries(work, lambda n, e, _: replace(e, reason=reason) if n in ready else e)
+        return 0
+    _write_receipts(work, ready, forgets=forgets)
+    ended: set[str] = set()
+
+    def prepare(_tip: Commit, _ms: int) -> Edit | NothingToCommit:
+        nonlocal ended
+        ended = ready.keys() & work.manifest.erasures.keys()
+        return Edit(erasures=dict.fromkeys(sorted(ended))) if ended else NothingToCommit()
+
+    work.handle.commit(prepare, operation=OPERATION)
+    for name in ready:
+        work.store.delete(documents.begun_receipt_path(name))
+    return len(ended)
 
 
 def _problem(work: Work) -> str:
@@ -487,65 +515,75 @@ def _problem(work: Work) -> str:
     return ""
 
 
-def _forgotten(work: Work, name: str) -> bool:
-    """Makes the store forget old versions, then deletes the request; returns whether it could."""
+def _forgotten(work: Work, names: Iterable[str]) -> bool:
+    """Makes the store forget old versions, then deletes requests; returns whether it could."""
     store = work.store
     begun_ms = work.now_ms - SWEEP_AFTER_MS
     forgets = store.forget_old("", begun_ms)
     for view in FORMATS.values() if PUBLICATIONS in work.head.log.features else ():
         for begin in view.stray_beginnings:
             work.handle.standing.root.forget_old(begin, begun_ms)
-    store.delete(documents.erasure_path(name))
+    for name in names:
+        store.delete(documents.erasure_path(name))
     return store.forget_old(documents.ERASURES, begun_ms) and forgets
 
 
-def _write_receipt(work: Work, one: ErasureEntry, name: str, *, forgets: bool) -> None:
-    """Creates the receipt under the next number, unless it exists."""
-    store = work.store
+def _write_receipts(work: Work, ready: Erasures, *, forgets: bool) -> None:
+    """Creates the receipt of each erasure under the next number, unless it exists."""
+    by_partition: dict[int, list[Chunk]] = {}
+    for p, chunk in work.manifest.chunks():
+        by_partition.setdefault(p, []).append(chunk)
+    said = _NOT_SEARCHED if forgets else (*_NOT_SEARCHED, _NOT_FORGOTTEN)
     for _ in range(TRIES_MAX):
-        newest: tuple[Receipt, bytes] | None = None
-        for receipt, data in newest_receipts(work.handle):
-            if receipt.erasure == name:
-                return
-            newest = newest or (receipt, data)
-            if receipt.completed_ms < one.requested_ms - SWEEP_AFTER_MS:
-                break  # It, and those before it, came before the request: no clock is a day off.
-        begun, _ = read_receipt(store, documents.begun_receipt_path(name))
-        number = newest[0].number + 1 if newest else 0
-        previous = hashlib.sha256(newest[1]).hexdigest() if newest else None
-        made = replace(
-            begun,
-            requested_ms=one.requested_ms,
-            number=number,
-            previous=previous,
-            completed_ms=work.handle.clock.now_ms(),
-            version=one.version,
-            oldest_readable=work.head.oldest_readable,
-            ends={**one.ends, **one.told},
-            objects=tuple(_replaced(work.manifest, one, work.now_ms)),
-            ids=one.ids,
-            searched=_SEARCHED,
-            not_searched=_NOT_SEARCHED if forgets else (*_NOT_SEARCHED, _NOT_FORGOTTEN),
-        )
-        data = documents.encode("receipt", receipt_to_json(made))
+        number, previous, known = _newest_receipts(work, ready)
         with suppress(ObjectExistsError):
-            store.create(documents.receipt_path(number), data)
+            for name in sorted(ready.keys() - known):
+                one, number = ready[name], number + 1
+                made = replace(
+                    _begun(work, name, one),
+                    requested_ms=one.requested_ms,
+                    number=number,
+                    previous=previous,
+                    completed_ms=work.handle.clock.now_ms(),
+                    version=one.version,
+                    oldest_readable=work.head.oldest_readable,
+                    ends={**one.ends, **one.told},
+                    objects=tuple(_replaced(by_partition, one, work.now_ms)),
+                    ids=one.ids,
+                    searched=_SEARCHED,
+                    not_searched=said,
+                )
+                data = documents.encode("receipt", receipt_to_json(made))
+                work.store.create(documents.receipt_path(number), data)
+                previous = hashlib.sha256(data).hexdigest()
             return
     raise CommitConflictError(
-        f"another process writes receipts of {store.url}; the next round tries again"
+        f"another process writes receipts of {work.store.url}; the next round tries again"
     )
 
 
+def _newest_receipts(work: Work, ready: Erasures) -> tuple[int, str | None, set[str]]:
+    """Returns the number and the hash of the newest receipt, and which erasures have one, of those
+    that it may have.
+    """
+    number, previous, known = NONE, None, set[str]()
+    requested_ms = min(one.requested_ms for one in ready.values())
+    for receipt, data in newest_receipts(work.handle):
+        if not known:
+            number, previous = receipt.number, hashlib.sha256(data).hexdigest()
+        known.add(receipt.erasure)
+        if receipt.completed_ms < requested_ms - SWEEP_AFTER_MS:
+            break  # It, and those before it, came before the requests: no clock is a day off.
+    return number, previous, known
+
+
 def _replaced(
-    manifest: Manifest, one: ErasureEntry, now_ms: int
+    by_partition: Mapping[int, Sequence[Chunk]], one: ErasureEntry, now_ms: int
 ) -> Iterator[tuple[str, tuple[str, ...], int]]:
     """Yields each object that held rows, what has its offsets now, and when it was found gone."""
     made: dict[str, set[str]] = {held.path: set() for held in one.held}
-    by_partition: dict[int, list[Chunk]] = {}
-    for p, chunk in manifest.chunks():
-        by_partition.setdefault(p, []).append(chunk)
     for held in one.held:
-        chunks = by_partition.get(held.partition, [])
+        chunks = by_partition.get(held.partition, ())
         at = bisect_right(chunks, held.base, key=lambda c: c.next)
         end = bisect_left(chunks, held.next, key=lambda c: c.base)
         made[held.path] |= {c.object.path for c in chunks[at:end]}

@@ -18,6 +18,7 @@ from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.erasures import keyed_hashes
 from clog.storage.store.contract import WrappingStore
+from clog_testing.clocked import ClockedStore
 from clog_testing.crash import discard, memory_store
 from clog_testing.invariants import check_log
 
@@ -357,9 +358,21 @@ def test_a_lost_request_is_told_and_holds_nothing_else_up(make_log, store, clock
     log.handle.store.delete(documents.erasure_path(request.id))
     log.append(rows(1))
     log.roll()
-    with pytest.raises(CorruptionError, match="the keys of an erasure, is gone; restore it"):
+    with pytest.raises(CorruptionError, match="which an erasure needs, is gone; restore it"):
         Cleaner(log).run_once(force=True)
     assert log.describe()["partition_details"][0]["records"] == 12
+
+
+def test_a_lost_beginning_of_a_receipt_is_told(make_log, clock):
+    """S28: in words, like a lost request."""
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    request = log.erase(["k03"], notify=False)
+    log.handle.store.delete(documents.begun_receipt_path(request.id))
+    Cleaner(log).run_once()
+    clock.advance(DAY_MS + 1)
+    with pytest.raises(CorruptionError, match=r"receipt\.json.* is gone; restore it"):
+        Cleaner(log).run_once()
 
 
 class SweptStore(WrappingStore):
@@ -499,16 +512,20 @@ def test_receipts_are_a_chain(make_log, store, clock):
 
 
 class NotingStore(WrappingStore):
-    """A store that notes which receipts are read."""
+    """A store that notes which receipts are read, and what is listed."""
 
     def __init__(self, inner):
         super().__init__(inner)
-        self.receipts = []
+        self.receipts, self.listed = [], []
 
     def get(self, path, start=None, end=None):
         if f"/{documents.RECEIPTS}" in path:
             self.receipts.append(path)
         return self.inner.get(path, start, end)
+
+    def list(self, prefix):
+        self.listed.append(prefix)
+        return self.inner.list(prefix)
 
 
 def test_what_an_erasure_costs_does_not_grow_with_their_number(make_log, store, clock):
@@ -523,6 +540,83 @@ def test_what_an_erasure_costs_does_not_grow_with_their_number(make_log, store, 
     rounds_until_done(log, clock, cleaner=Cleaner(Log.open(noting, clock=clock)))
     assert [one.receipt["number"] for one in log.erasures()] == [*range(7)]
     assert [path[-7:] for path in noting.receipts] == ["05.json", "04.json"]
+
+
+def test_erasures_that_end_together_share_what_that_costs(make_log, store, clock):
+    """COMMIT.md E7: everything is listed once for all of them, and none reads the receipts of the
+    others.
+    """
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    listed = {}
+    for keys in (["k00"], [f"k{n:02}" for n in range(1, 9)]):
+        for key in keys:
+            log.erase([key], notify=False)
+        noting = NotingStore(store)
+        rounds_until_done(log, clock, cleaner=Cleaner(Log.open(noting, clock=clock)))
+        listed[len(keys)] = len(noting.listed)
+    assert listed[8] == listed[1]
+    assert [path[-7:] for path in noting.receipts] == ["00.json"]
+    receipts = [one.receipt for one in log.erasures()]
+    assert sorted(receipt["number"] for receipt in receipts) == [*range(9)]
+
+
+class PausingStore(WrappingStore):
+    """A store at whose n-th call another cleaner does a whole round."""
+
+    def __init__(self, inner, turn, at):
+        super().__init__(inner)
+        self.turn, self.left = turn, at
+
+    def _called(self):
+        self.left -= 1
+        if not self.left:
+            self.turn()
+
+    def get(self, path, start=None, end=None):
+        self._called()
+        return self.inner.get(path, start, end)
+
+    def list(self, prefix):
+        self._called()
+        return self.inner.list(prefix)
+
+    def put(self, path, data):
+        self._called()
+        self.inner.put(path, data)
+
+    def create(self, path, data):
+        self._called()
+        self.inner.create(path, data)
+
+    def delete(self, path):
+        self._called()
+        self.inner.delete(path)
+
+
+def test_a_cleaner_that_another_one_overtakes_reports_no_damage():
+    """S59: at each of its calls while erasures end, another cleaner may end them; then no document
+    of theirs is missing, and there is one receipt for each.
+    """
+    at = 0
+    while True:
+        at += 1
+        clock = ManualClock(DAY_MS)
+        store = ClockedStore(memory_store(), clock)
+        log = Log.create(store, 1, PLAIN, clock=clock, ids=SeededIds(1))
+        log.append(rows(0))
+        for key in ("k03", "k07"):
+            log.erase([key], notify=False)
+        Cleaner(log).run_once()
+        clock.advance(DAY_MS + 1)
+        pausing = PausingStore(store, Cleaner(log).run_once, at)
+        Cleaner(Log.open(pausing, clock=clock, ids=SeededIds(2))).run_once()
+        assert [one.state for one in log.erasures()] == ["done", "done"], at
+        assert len([*store.list(log.handle.store.folder + "/receipts/")]) == 2, at
+        discard(store.inner)
+        if pausing.left > 0:
+            break
+    assert at > 40
 
 
 def test_names_that_are_keys_are_in_the_receipt(make_log, store, clock):

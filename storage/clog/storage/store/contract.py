@@ -440,6 +440,7 @@ def _settle(future: "Future[_T]", call: Callable[[], _T]) -> None:
         found = call()
     except BaseException as e:  # noqa: BLE001 - raised to the caller that waits
         future.set_exception(e)
+        del future, call  # The error's traceback has this frame, which would hold both for long.
     else:
         future.set_result(found)
 

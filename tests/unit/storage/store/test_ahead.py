@@ -1,9 +1,11 @@
 """Requests that go ahead: in order, bounded, and none where requests are short."""
 
+import gc
 import multiprocessing
 import os
 import threading
 import weakref
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -141,6 +143,25 @@ def test_a_call_may_fork_and_go_on_in_the_child(reused):
 
     _, status = os.waitpid(begin_in_thread(forking)(), 0)
     assert os.waitstatus_to_exitcode(status) == 60
+
+
+def test_a_call_that_failed_is_held_no_longer_than_its_error():
+    """What it was to write may be large, and no collector of garbage counts bytes."""
+    held = DelayingStore(None)
+    gone = weakref.ref(held)
+
+    def fail(_):
+        raise StoppedError
+
+    wait = begin_in_thread(partial(fail, held))
+    gc.disable()
+    try:
+        with suppress(StoppedError):
+            wait()
+        del wait, held
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_thread_that_made_another_call_holds_nothing_of_its_first(monkeypatch):

@@ -21,7 +21,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -64,7 +64,7 @@ from clog.storage.keys.key_index import IndexHashes, index_hashes
 from clog.storage.numpy_arrays import Mask, Offsets, of_bytes, to_numpy
 from clog.storage.objects.reader import read_rows
 from clog.storage.read.scan import asked_bytes, stored_index
-from clog.storage.readers import read_holds
+from clog.storage.readers import NO_HOLDS, Holds, read_holds
 from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedError, ahead
 from clog.storage.view_formats import FORMATS
 
@@ -156,9 +156,10 @@ class _Found:
 
 def _kill(work: Work) -> int:
     """Does E3; returns how many live rows were killed."""
+    holds = cache(lambda: read_holds(work.handle, work.config, now_ms=work.now_ms))
     for _ in range(TRIES_MAX):
         planned = work.manifest
-        due = {n: one for n, one in planned.erasures.items() if _is_due(work, planned, one)}
+        due = {n: one for n, one in planned.erasures.items() if _is_due(work, one, holds)}
         if not due:
             return 0
         if (rows := _killed(work, planned, due)) is not None:
@@ -167,14 +168,15 @@ def _kill(work: Work) -> int:
     return 0  # Another writer changes the same chunks; the next round tries again.
 
 
-def _is_due(work: Work, manifest: Manifest, one: ErasureEntry) -> bool:
-    """Returns whether rows of its keys may be killed now."""
-    if not one.kills or undecided_below(manifest, one.bounds):
+def _is_due(work: Work, one: ErasureEntry, holds: Callable[[], Holds]) -> bool:
+    """Returns whether rows of its keys may be killed now; asks for ``holds`` if they decide it."""
+    if not one.kills:
         return False
-    if one.killed == NONE:
-        return True
-    holds = read_holds(work.handle, work.config, now_ms=work.now_ms)
-    return tombstones_due_ms(one, work.config, holds) <= work.now_ms
+    if one.killed != NONE:
+        for known in (lambda: NO_HOLDS, holds):
+            if tombstones_due_ms(one, work.config, known()) > work.now_ms:
+                return False
+    return not undecided_below(work.manifest, one.bounds)
 
 
 def _killed(work: Work, planned: Manifest, due: Mapping[str, ErasureEntry]) -> int | None:

@@ -63,6 +63,23 @@ def rounds_until_done(log, clock, *, every_ms=ROUND_MS, most_ms=BOUND_MS, cleane
         clock.advance(every_ms)
 
 
+class NotingStore(WrappingStore):
+    """A store that notes which receipts are read, and what is listed."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.receipts, self.listed = [], []
+
+    def get(self, path, start=None, end=None):
+        if f"/{documents.RECEIPTS}" in path:
+            self.receipts.append(path)
+        return self.inner.get(path, start, end)
+
+    def list(self, prefix):
+        self.listed.append(prefix)
+        return self.inner.list(prefix)
+
+
 ERASED = (b"k03", b"-of-k03", b"by-03", b"k07", b"-of-k07", b"by-07")
 
 
@@ -251,6 +268,25 @@ def test_a_reader_that_holds_tombstones_is_named(make_log, store, clock):
     log.erase(["k03"])
     Cleaner(log).run_once()
     assert "the reader 'billing' holds its tombstones until" in log.erasures()[0].reason
+
+
+def test_readers_are_asked_for_once_and_only_if_they_decide(make_log, store, clock):
+    """COMMIT.md §8: erasures that wait for their tombstones cost a round nothing; then all of them
+    look at the readers' positions together.
+    """
+    log = make_log(1, **PLAIN, reader_hold_max_ms=6 * DAY_MS, max_compaction_lag_ms=7 * DAY_MS)
+    log.append(rows(0))
+    for key in ("k03", "k05", "k07"):
+        log.erase([key])
+    Cleaner(log).run_once()
+    log.reader("billing", hold_ms=6 * DAY_MS).commit({0: 1})
+    noting = NotingStore(store)
+    handle = Log.open(noting, clock=clock).handle
+    for passed_ms, asked in ((HOUR_MS, 0), (DAY_MS, 1)):
+        clock.advance(passed_ms)
+        noting.listed.clear()
+        carry_out(Work(handle, clock.now_ms()))
+        assert len([path for path in noting.listed if "/readers/" in path]) == asked
 
 
 def test_an_undecided_transaction_is_named(make_log, store, clock):
@@ -509,23 +545,6 @@ def test_receipts_are_a_chain(make_log, store, clock):
     assert second["searched"]
     assert "ids" not in second
     assert not [found for found in store.list("") if "/erasures/" in found.path]
-
-
-class NotingStore(WrappingStore):
-    """A store that notes which receipts are read, and what is listed."""
-
-    def __init__(self, inner):
-        super().__init__(inner)
-        self.receipts, self.listed = [], []
-
-    def get(self, path, start=None, end=None):
-        if f"/{documents.RECEIPTS}" in path:
-            self.receipts.append(path)
-        return self.inner.get(path, start, end)
-
-    def list(self, prefix):
-        self.listed.append(prefix)
-        return self.inner.list(prefix)
 
 
 def test_what_an_erasure_costs_does_not_grow_with_their_number(make_log, store, clock):

@@ -32,7 +32,7 @@ from typing import Any
 
 from clog.cleaner.duties import Duty, Work
 from clog.cleaner.duties.commit_blocks import close_blocks
-from clog.cleaner.duties.erasing import carry_out
+from clog.cleaner.duties.erasing import carry_out, end_swept, swept
 from clog.cleaner.duties.layout import (
     Gathered,
     Room,
@@ -148,6 +148,8 @@ _CUTS_CHECK_MS = 3_600_000
 """How often the homes of named cuts are asked which cuts they still keep."""
 _BLOCKS_CHECK_MS = 86_400_000
 """How often blocks of old commits are checked, the first time immediately: that is cheap."""
+_RECEIPTS_MS = 600_000
+"""How often receipts are tried, the first time immediately: each try lists all files."""
 _PROPOSALS_MS = 60_000
 """Proposals are swept at most this often, if there are any."""
 _INDEX_BYTES = 32 << 20
@@ -262,7 +264,17 @@ class LogRound:
             ),
             Duty("sweep", due_released, _release),
             Duty(
-                *("erase", _has_erasures, carry_out), counts=Counter, asked=True, reads_records=True
+                *("erase", _has_erasures, carry_out),
+                counts=lambda rows: {"records_erased": rows},
+                asked=True,
+                reads_records=True,
+            ),
+            Duty(
+                *("receipts", lambda work: _has_erasures(work) and swept(work), end_swept),
+                counts=lambda ended: {"erasures_done": ended},
+                every_ms=_RECEIPTS_MS,
+                asked=True,
+                reads_records=True,
             ),
             Duty(
                 *("proposals", proposals.is_due, proposals.run), every_ms=_PROPOSALS_MS, asked=True
@@ -309,13 +321,13 @@ class LogRound:
                 continue
             if (duty.asked and not duty.due(work)) or not self._may_be_due(duty, work):
                 continue
+            did = None
             try:
                 did = done[duty.name] = duty.run(work)
             except CorruptionError as e:
                 if not duty.reads_records:
                     raise
                 self._damage.append(e)
-                continue
             if duty.every_ms:
                 self._done_ms[duty.name] = self.clock.monotonic_ms()
             if did and (counts := duty.counts(did)):

@@ -109,16 +109,27 @@ _NOT_FORGOTTEN = (
 )
 
 
-def carry_out(work: Work) -> dict[str, int]:
-    """Takes each erasure as far as it can; counts the erasures completed and the rows killed."""
-    counts = {"records_erased": 0, "erasures_done": 0}
+def carry_out(work: Work) -> int:
+    """Takes each erasure as far as it can, up to E6; returns the number of rows killed."""
+    killed = 0
     with suppress(_AdvancedError):  # The next round continues.
-        counts["records_erased"] = _kill(work)
+        killed = _kill(work)
         relaid(work, _due_runs, OPERATION)
         _note_rewritten(work)
         _sweep(work)
-        counts["erasures_done"] = _end(work)
-    return counts
+    return killed
+
+
+def swept(work: Work) -> Erasures:
+    """Returns the erasures of which E7 is left."""
+    return {name: one for name, one in work.manifest.erasures.items() if one.swept != NONE}
+
+
+def end_swept(work: Work) -> int:
+    """Ends those erasures (E7), unless something holds them up; returns how many ended."""
+    with suppress(_AdvancedError):
+        return _end(work, swept(work))
+    return 0
 
 
 class _AdvancedError(Exception):
@@ -465,11 +476,7 @@ def _as_keys(text: str) -> Iterator[bytes]:
         yield bytes.fromhex(text)
 
 
-def _end(work: Work) -> int:
-    """Does E7 for all erasures that are that far; returns how many ended."""
-    ready = {name: one for name, one in work.manifest.erasures.items() if one.swept != NONE}
-    if not ready:
-        return 0
+def _end(work: Work, ready: Erasures) -> int:
     reason, forgets = _problem(work), False
     if not reason:
         try:

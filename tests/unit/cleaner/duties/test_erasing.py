@@ -386,6 +386,28 @@ def test_a_file_that_nobody_knows_holds_it_up(make_log, store, clock, path):
     rounds_until_done(log, clock)
 
 
+def test_a_file_that_holds_an_erasure_up_is_looked_for_each_ten_minutes(make_log, store, clock):
+    """COMMIT.md E7: other rounds list nothing."""
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    log.erase(["k03"], notify=False)
+    store.put("README", b"not the log's")
+    noting = NotingStore(store)
+    cleaner = Cleaner(Log.open(noting, clock=clock))
+    cleaner.run_once()
+    clock.advance(DAY_MS + 1)
+    cleaner.run_once()
+    assert "README does not belong to the log" in log.erasures()[0].reason
+    store.delete("README")
+    noting.listed.clear()
+    clock.advance(60_000)
+    cleaner.run_once()
+    assert not noting.listed
+    clock.advance(540_000)
+    cleaner.run_once()
+    assert [one.state for one in log.erasures()] == ["done"]
+
+
 def test_a_lost_request_is_told_and_holds_nothing_else_up(make_log, store, clock):
     """S28: the round reports what is missing, and cleans all the same."""
     log = make_log(1, **PLAIN)

@@ -6,9 +6,10 @@ progress of an erasure, and what it waits for, follow from the newest version
 (`pending_reason`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from clog.storage.append import partitions_of, put_records, records_of
@@ -44,6 +45,7 @@ from clog.storage.objects.orders import header_orders
 from clog.storage.objects.writer import DataObject, given_back
 from clog.storage.read.lookup import asked_keys, python_keys, records_of_keys
 from clog.storage.readers import Holds, read_holds
+from clog.storage.store.contract import ahead
 
 OPERATION: Final = "erase"
 PENDING: Final = "pending"
@@ -242,7 +244,7 @@ def erasures(handle: Handle) -> list[Erasure]:
             *(one.erasure, DONE, "", receipt_to_json(one)),
             *(len(one.keys), one.version, one.requested_ms, one.completed_ms),
         )
-        for one, _ in newest_receipts(handle)
+        for one, _ in ahead(handle.store, _receipts(handle))
     ]
     known = {one.id for one in done}
     return sorted(
@@ -255,7 +257,13 @@ def newest_receipts(handle: Handle) -> Iterator[tuple[Receipt, bytes]]:
     """Yields the receipts and their bytes, the newest first; one LIST, and one GET for each that is
     asked for.
     """
-    listed = (found.path for found in handle.store.list(documents.RECEIPTS))
-    paths = (path for path in listed if documents.receipt_number_of(path) is not None)
-    for path in sorted(paths, reverse=True):
-        yield read_receipt(handle.store, path)
+    for read, _ in _receipts(handle):
+        yield read()
+
+
+def _receipts(handle: Handle) -> Iterator[tuple[Callable[[], tuple[Receipt, bytes]], int]]:
+    """Yields for each receipt, the newest first, a function that reads it, and its size; a LIST."""
+    listed = handle.store.list(documents.RECEIPTS)
+    there = [one for one in listed if documents.receipt_number_of(one.path) is not None]
+    for one in sorted(there, key=lambda one: one.path, reverse=True):
+        yield partial(read_receipt, handle.store, one.path), one.size_bytes

@@ -20,6 +20,7 @@ from clog.storage.format.erasures import keyed_hashes
 from clog.storage.store.contract import WrappingStore
 from clog_testing.clocked import ClockedStore
 from clog_testing.crash import discard, memory_store
+from clog_testing.delaying import DelayingStore
 from clog_testing.invariants import check_log
 
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000
@@ -600,6 +601,9 @@ def test_erasures_that_end_together_share_what_that_costs(make_log, store, clock
     assert [path[-7:] for path in noting.receipts] == ["00.json"]
     receipts = [one.receipt for one in log.erasures()]
     assert sorted(receipt["number"] for receipt in receipts) == [*range(9)]
+    far = DelayingStore(store)
+    assert len(Log.open(far, clock=clock).erasures()) == 9
+    assert far.most_at_once > 3, "receipts are read at the same time"
 
 
 class PausingStore(WrappingStore):

@@ -19,7 +19,7 @@ import logging
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -85,6 +85,8 @@ same (`diagnostics.verify_erasure`).
 """
 _LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_Asked = Mapping[str, list[bytes]]
+"""The keys of erasures, by their ids."""
 _SEARCHED = (
     "the rows of all data objects, including dead rows and rows that no version shows",
     "bitmaps, key indexes and footers, which were removed with the objects that held such rows",
@@ -110,13 +112,18 @@ _NOT_FORGOTTEN = (
 
 
 def carry_out(work: Work) -> int:
-    """Takes each erasure as far as it can, up to E6; returns the number of rows killed."""
-    killed = 0
+    """Takes each erasure as far as it can, up to E6; returns the number of rows killed.
+
+    Raises:
+        CorruptionError: a document of an erasure is gone; the others were taken further.
+    """
+    killed, lost = 0, _Lost()
     with suppress(_AdvancedError):  # The next round continues.
-        killed = _kill(work)
+        killed = _kill(work, lost)
         relaid(work, _due_runs, OPERATION)
         _note_rewritten(work)
-        _sweep(work)
+        _sweep(work, lost)
+    lost.check()
     return killed
 
 
@@ -126,14 +133,38 @@ def swept(work: Work) -> Erasures:
 
 
 def end_swept(work: Work) -> int:
-    """Ends those erasures (E7), unless something holds them up; returns how many ended."""
+    """Ends those erasures (E7), unless something holds them up; returns how many ended; raises as
+    `carry_out`.
+    """
+    ended, lost = 0, _Lost()
     with suppress(_AdvancedError):
-        return _end(work, swept(work))
-    return 0
+        ended = _end(work, swept(work), lost)
+    lost.check()
+    return ended
 
 
 class _AdvancedError(Exception):
     """Another cleaner has taken an erasure further in the meantime."""
+
+
+class _Lost:
+    """Why erasures cannot be taken further: their documents are gone or damaged."""
+
+    def __init__(self) -> None:
+        self._why: list[CorruptionError] = []
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Notes that the body cannot read one."""
+        try:
+            yield
+        except CorruptionError as e:
+            self._why.append(e)
+
+    def check(self) -> None:
+        """Raises if one was noted."""
+        if self._why:
+            raise self._why[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,15 +196,16 @@ class _Found:
     rows: int = 0
 
 
-def _kill(work: Work) -> int:
+def _kill(work: Work, lost: _Lost) -> int:
     """Does E3; returns how many live rows were killed."""
     holds = cache(lambda: read_holds(work.handle, work.config, now_ms=work.now_ms))
     for _ in range(TRIES_MAX):
         planned = work.manifest
         due = {n: one for n, one in planned.erasures.items() if _is_due(work, one, holds)}
-        if not due:
+        asked = _keys_of(work, due, lost)
+        if not asked:
             return 0
-        if (rows := _killed(work, planned, due)) is not None:
+        if (rows := _killed(work, planned, {name: due[name] for name in asked}, asked)) is not None:
             return rows
         work.handle.refresh()
     return 0  # Another writer changes the same chunks; the next round tries again.
@@ -190,10 +222,10 @@ def _is_due(work: Work, one: ErasureEntry, holds: Callable[[], Holds]) -> bool:
     return not undecided_below(work.manifest, one.bounds)
 
 
-def _killed(work: Work, planned: Manifest, due: Mapping[str, ErasureEntry]) -> int | None:
+def _killed(work: Work, planned: Manifest, due: Erasures, asked: _Asked) -> int | None:
     """Kills rows of erasures in one commit; returns how many, None if others changed them."""
     handle, log = work.handle, planned.head.log
-    found = _found(work.store, planned, _wanted(work, planned, due))
+    found = _found(work.store, planned, _wanted(planned, due, asked))
     dead: list[DeadMark] = []
     emptied: list[Replacement] = []
     for (p, identity), (chunk, rows) in found.killed.items():
@@ -235,9 +267,8 @@ def _killed(work: Work, planned: Manifest, due: Mapping[str, ErasureEntry]) -> i
     return None if isinstance(done, NothingToCommit) else found.rows
 
 
-def _wanted(work: Work, manifest: Manifest, due: Erasures) -> _Wanted:
+def _wanted(manifest: Manifest, due: Erasures, asked: _Asked) -> _Wanted:
     log = manifest.head.log
-    asked = {name: _keys_of(work, name, one) for name, one in due.items()}
     keys = of_bytes(sorted({key for some in asked.values() for key in some}))
     members = {
         name: to_numpy(pc.is_in(keys, value_set=of_bytes(some))) for name, some in asked.items()
@@ -246,8 +277,14 @@ def _wanted(work: Work, manifest: Manifest, due: Erasures) -> _Wanted:
     return _Wanted(keys, members, due, home.astype(np.int64))
 
 
-def _keys_of(work: Work, name: str, one: ErasureEntry) -> list[bytes]:
-    return _document_of(work, name, one, documents.erasure_path(name), read_request)
+def _keys_of(work: Work, some: Erasures, lost: _Lost) -> _Asked:
+    """Returns the keys of the erasures whose requests are there."""
+    asked: dict[str, list[bytes]] = {}
+    for name, one in some.items():
+        with lost.noting():
+            path = documents.erasure_path(name)
+            asked[name] = _document_of(work, name, one, path, read_request)
+    return asked
 
 
 def _begun(work: Work, name: str, one: ErasureEntry) -> Receipt:
@@ -402,7 +439,7 @@ def _note_rewritten(work: Work) -> None:
         _commit_entries(work, change)
 
 
-def _sweep(work: Work) -> None:
+def _sweep(work: Work, lost: _Lost) -> None:
     """Does the end of E5: sweeps orphans, if all that was replaced is gone and it is allowed."""
     manifest, before_ms = work.manifest, work.now_ms - SWEEP_AFTER_MS
     first = min((r.version for r in manifest.released), default=manifest.version + 1)
@@ -415,12 +452,12 @@ def _sweep(work: Work) -> None:
         return
     sweep_orphans(work)
     floor = work.handle.tip.head.orphan_floor
-    ended = [
-        name
+    ended = {
+        name: one
         for name, one in manifest.erasures.items()
         if one.swept == NONE and one.rewritten in waiting and one.rewritten <= floor
-    ]
-    ids = _ids(work, {name: manifest.erasures[name] for name in ended}) if ended else {}
+    }
+    ids = _ids(work, ended, lost) if ended else {}
 
     def change(name: str, one: ErasureEntry, _: int) -> ErasureEntry:
         return replace(one, swept=floor, ids=ids[name], reason="") if name in ids else one
@@ -429,9 +466,9 @@ def _sweep(work: Work) -> None:
         _commit_entries(work, change)
 
 
-def _ids(work: Work, ended: Erasures) -> dict[str, tuple[str, ...]]:
+def _ids(work: Work, ended: Erasures, lost: _Lost) -> dict[str, tuple[str, ...]]:
     """Returns, by erasure, the keyed hashes of keys that are names or values in documents."""
-    store, asked = work.store, {name: _keys_of(work, name, one) for name, one in ended.items()}
+    store, asked = work.store, _keys_of(work, ended, lost)
     wanted = {key for keys in asked.values() for key in keys}
     there: set[bytes] = set()
     listed = [f for folder in _KINDS for f in store.list(folder) if documents.is_known(f.path)]
@@ -441,11 +478,12 @@ def _ids(work: Work, ended: Erasures) -> dict[str, tuple[str, ...]]:
         texts = {*_names_in(value), *([] if reader is None else [reader])}
         there |= wanted & {key for text in texts for key in _as_keys(text)}
 
-    def hashes(name: str, one: ErasureEntry) -> Iterator[str]:
-        keys = zip(_begun(work, name, one).keys, asked[name], strict=True)
-        return (hashed for hashed, key in keys if key in there)
-
-    return {name: tuple(hashes(name, one)) for name, one in ended.items()}
+    ids: dict[str, tuple[str, ...]] = {}
+    for name, keys in asked.items():
+        with lost.noting():
+            hashes = _begun(work, name, ended[name]).keys
+            ids[name] = tuple(h for h, key in zip(hashes, keys, strict=True) if key in there)
+    return ids
 
 
 def _document(store: Store, path: str) -> Any:
@@ -476,7 +514,7 @@ def _as_keys(text: str) -> Iterator[bytes]:
         yield bytes.fromhex(text)
 
 
-def _end(work: Work, ready: Erasures) -> int:
+def _end(work: Work, ready: Erasures, lost: _Lost) -> int:
     reason, forgets = _problem(work), False
     if not reason:
         try:
@@ -491,16 +529,16 @@ def _end(work: Work, ready: Erasures) -> int:
             _LOGGER.warning("an erasure of %s is waiting: %s", work.store.url, reason)
             _commit_entries(work, lambda n, e, _: replace(e, reason=reason) if n in ready else e)
         return 0
-    _write_receipts(work, ready, forgets=forgets)
+    done = _write_receipts(work, ready, lost, forgets=forgets)
     ended: set[str] = set()
 
     def prepare(_tip: Commit, _ms: int) -> Edit | NothingToCommit:
         nonlocal ended
-        ended = ready.keys() & work.manifest.erasures.keys()
+        ended = done & work.manifest.erasures.keys()
         return Edit(erasures=dict.fromkeys(sorted(ended))) if ended else NothingToCommit()
 
     work.handle.commit(prepare, operation=OPERATION)
-    for name in ready:
+    for name in done:
         work.store.delete(documents.begun_receipt_path(name))
     return len(ended)
 
@@ -537,8 +575,8 @@ def _forgotten(work: Work, names: Iterable[str]) -> bool:
     return store.forget_old(documents.ERASURES, begun_ms) and forgets
 
 
-def _write_receipts(work: Work, ready: Erasures, *, forgets: bool) -> None:
-    """Creates the receipt of each erasure under the next number, unless it exists."""
+def _write_receipts(work: Work, ready: Erasures, lost: _Lost, *, forgets: bool) -> set[str]:
+    """Creates receipts under the next numbers, unless they exist; returns whose exist."""
     by_partition: dict[int, list[Chunk]] = {}
     for p, chunk in work.manifest.chunks():
         by_partition.setdefault(p, []).append(chunk)
@@ -547,9 +585,14 @@ def _write_receipts(work: Work, ready: Erasures, *, forgets: bool) -> None:
         number, previous, known = _newest_receipts(work, ready)
         with suppress(ObjectExistsError):
             for name in sorted(ready.keys() - known):
-                one, number = ready[name], number + 1
+                one, begun = ready[name], None
+                with lost.noting():
+                    begun = _begun(work, name, one)
+                if begun is None:
+                    continue
+                number += 1
                 made = replace(
-                    _begun(work, name, one),
+                    begun,
                     requested_ms=one.requested_ms,
                     number=number,
                     previous=previous,
@@ -565,16 +608,15 @@ def _write_receipts(work: Work, ready: Erasures, *, forgets: bool) -> None:
                 data = documents.encode("receipt", receipt_to_json(made))
                 work.store.create(documents.receipt_path(number), data)
                 previous = hashlib.sha256(data).hexdigest()
-            return
+                known.add(name)
+            return known & ready.keys()
     raise CommitConflictError(
         f"another process writes receipts of {work.store.url}; the next round tries again"
     )
 
 
 def _newest_receipts(work: Work, ready: Erasures) -> tuple[int, str | None, set[str]]:
-    """Returns the number and the hash of the newest receipt, and which erasures have one, of those
-    that it may have.
-    """
+    """Returns number and hash of the newest receipt, and which erasures have had one lately."""
     number, previous, known = NONE, None, set[str]()
     requested_ms = min(one.requested_ms for one in ready.values())
     for receipt, data in newest_receipts(work.handle):

@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
@@ -422,16 +423,25 @@ def test_a_lost_request_is_told_and_holds_nothing_else_up(make_log, store, clock
     assert log.describe()["partition_details"][0]["records"] == 12
 
 
-def test_a_lost_beginning_of_a_receipt_is_told(make_log, clock):
-    """S28: in words, like a lost request."""
+@pytest.mark.parametrize("path", [documents.erasure_path, documents.begun_receipt_path])
+@pytest.mark.parametrize("rounds", [0, 1], ids=["before it is killed", "before it is swept"])
+def test_a_lost_document_holds_up_its_own_erasure_alone(make_log, store, clock, path, rounds):
+    """S59: the others get their receipts, and each round reports what is missing."""
     log = make_log(1, **PLAIN)
     log.append(rows(0))
-    request = log.erase(["k03"], notify=False)
-    log.handle.store.delete(documents.begun_receipt_path(request.id))
-    Cleaner(log).run_once()
-    clock.advance(DAY_MS + 1)
-    with pytest.raises(CorruptionError, match=r"receipt\.json.* is gone; restore it"):
+    asked = [log.erase([key], notify=False) for key in ("k03", "k05", "k07")]
+    for _ in range(rounds):
         Cleaner(log).run_once()
+    lost = min(asked, key=lambda one: one.id)
+    log.handle.store.delete(path(lost.id))
+    for _ in range(3):
+        with suppress(CorruptionError):
+            Cleaner(log).run_once()
+        clock.advance(DAY_MS + 1)
+    with pytest.raises(CorruptionError, match=rf"{lost.id}.* is gone; restore it"):
+        Cleaner(log).run_once()
+    states = {one.id: one.state for one in log.erasures()}
+    assert states == {one.id: "pending" if one is lost else "done" for one in asked}
 
 
 class SweptStore(WrappingStore):

@@ -26,6 +26,7 @@ from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     InvalidInputError,
+    NotFoundError,
     StoreUnavailableError,
     TransactionFencedError,
     TransactionTimeoutError,
@@ -462,6 +463,11 @@ class Committing:
         except StoreFullError:
             self._found_no_room = True
             raise
+        except NotFoundError:
+            self._handle.withdraw(obj.ref.path for obj in self.objects)
+            for part in self.several.parts:
+                part.handle.withdraw(obj.ref.path for obj in part.objects)
+            raise
         self.state = State.COMMITTED
 
     def abort(self) -> None:
@@ -477,6 +483,9 @@ class Committing:
                 visible.append(objects, self.check_time)
         except TransactionFencedError:
             self.fence()
+            raise
+        except NotFoundError:
+            self._handle.withdraw(obj.ref.path for obj in objects)
             raise
 
     @property

@@ -118,6 +118,35 @@ def test_an_old_handle_leaves_nothing_behind(recreated, store):
     assert all(path.startswith(mine) for path in others)
 
 
+class DeletingStore(WrappingStore):
+    """A store whose log is deleted before each data object is put, which takes long."""
+
+    clock = None
+
+    def put(self, path, data):
+        if "/data/" in path and self.clock is not None:
+            discard(self.inner)
+            self.clock.advance(CONFIRM_MS)
+        self.inner.put(path, data)
+
+
+@pytest.mark.parametrize("visible", [False, True], ids=["deferred", "visible"])
+def test_a_transaction_leaves_nothing_in_a_deleted_log(store, clock, visible):
+    """S47: like an append; what it wrote is in no log that anybody could delete."""
+    made(store, clock, 1, ONE)
+    deleting = DeletingStore(store)
+    t = Log.open(deleting, clock=clock).transaction("t", visible=visible)
+
+    def act():
+        t.append(ONE)
+        t.commit()
+
+    deleting.clock = clock
+    with pytest.raises(NotFoundError):
+        act()
+    assert not [found.path for found in store.list("")]
+
+
 def test_a_commit_of_a_handle_on_a_deleted_log(store, clock):
     """Nothing is there: no log is created on the way, nothing is left."""
     log = made(store, clock, 1, ONE)

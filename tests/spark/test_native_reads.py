@@ -2,9 +2,11 @@
 
 import datetime as dt
 import decimal
+import gc
 import os
 import random
 import shutil
+import tracemalloc
 from functools import reduce
 from pathlib import Path
 
@@ -263,6 +265,25 @@ def test_a_version_is_planned_once_and_looked_at_each_time(spark, url, monkeypat
 
 
 @pytest.mark.core
+def test_what_is_kept_of_a_version_does_not_grow_with_its_rows(spark, url):
+    log = Log.create(url, 1, {"cleanup.policy": "compact"})
+    keys = [f"{i % 999_900}" for i in range(1_000_000)]
+    log.append(pa.table({"key": keys, "value": keys}))
+    assert read_table(spark, url).count() == 999_900
+    tracemalloc.start()
+    try:
+        kept = []
+        for i in range(4):
+            log.append([{"key": str(i), "value": "new"}])
+            before, _ = tracemalloc.get_traced_memory()
+            read_table(spark, url)
+            gc.collect()
+            kept.append(tracemalloc.get_traced_memory()[0] - before)
+    finally:
+        tracemalloc.stop()
+    assert min(kept) < 500_000, kept
+
+
 def test_counts_need_neither_a_session_nor_a_row(url, monkeypatch):
     """`count_table` and `count_log` by partition, of a version, of keys; from masks alone if these
     are sufficient.

@@ -590,7 +590,9 @@ def _kept(
     if key not in _KEPT:
         _check_types(read.handle, asked)
         what = shown(folder)
-        _KEPT[key] = what, scanned(spark, what, asked)
+        frame = scanned(spark, what, asked)
+        # Spark has the masks; those of sixteen versions may be too large for this process.
+        _KEPT[key] = replace(what, hidden=dict.fromkeys(what.hidden)), frame
         while len(_KEPT) > KEPT_MAX:
             _KEPT.popitem(last=False)
     _KEPT.move_to_end(key)

@@ -19,7 +19,7 @@ import logging
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -148,18 +148,20 @@ class _AdvancedError(Exception):
 
 
 class _Lost:
-    """Why erasures cannot be taken further: their documents are gone or damaged."""
+    """Why erasures cannot be taken further: their documents are gone or damaged, as blocks found
+    that entered this.
+    """
 
     def __init__(self) -> None:
         self._why: list[CorruptionError] = []
 
-    @contextmanager
-    def noting(self) -> Iterator[None]:
-        """Notes that the body cannot read one."""
-        try:
-            yield
-        except CorruptionError as e:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, e: BaseException | None, trace: object) -> bool:
+        if isinstance(e, CorruptionError):
             self._why.append(e)
+        return isinstance(e, CorruptionError)
 
     def check(self) -> None:
         """Raises if one was noted."""
@@ -215,10 +217,9 @@ def _is_due(work: Work, one: ErasureEntry, holds: Callable[[], Holds]) -> bool:
     """Returns whether rows of its keys may be killed now; asks for ``holds`` if they decide it."""
     if not one.kills:
         return False
-    if one.killed != NONE:
-        for known in (lambda: NO_HOLDS, holds):
-            if tombstones_due_ms(one, work.config, known()) > work.now_ms:
-                return False
+    due_ms = partial(tombstones_due_ms, one, work.config)
+    if one.killed != NONE and (due_ms(NO_HOLDS) > work.now_ms or due_ms(holds()) > work.now_ms):
+        return False
     return not undecided_below(work.manifest, one.bounds)
 
 
@@ -281,7 +282,7 @@ def _keys_of(work: Work, some: Erasures, lost: _Lost) -> _Asked:
     """Returns the keys of the erasures whose requests are there."""
     asked: dict[str, list[bytes]] = {}
     for name, one in some.items():
-        with lost.noting():
+        with lost:
             path = documents.erasure_path(name)
             asked[name] = _document_of(work, name, one, path, read_request)
     return asked
@@ -480,7 +481,7 @@ def _ids(work: Work, ended: Erasures, lost: _Lost) -> dict[str, tuple[str, ...]]
 
     ids: dict[str, tuple[str, ...]] = {}
     for name, keys in asked.items():
-        with lost.noting():
+        with lost:
             hashes = _begun(work, name, ended[name]).keys
             ids[name] = tuple(h for h, key in zip(hashes, keys, strict=True) if key in there)
     return ids
@@ -586,7 +587,7 @@ def _write_receipts(work: Work, ready: Erasures, lost: _Lost, *, forgets: bool) 
         with suppress(ObjectExistsError):
             for name in sorted(ready.keys() - known):
                 one, begun = ready[name], None
-                with lost.noting():
+                with lost:
                     begun = _begun(work, name, one)
                 if begun is None:
                     continue

@@ -428,6 +428,11 @@ class Cleaner:
     def _watch(self, log_round: LogRound) -> None:
         handle, now_ms = log_round.log.handle, log_round.clock.now_ms()
         manifest = handle.manifest()
-        config, readers = log_round.config(manifest), log_round.readers()
-        beside = log_round.lags_ms, readers, handle.committers(), log_round.waits
-        self.monitor.saw(log_round.log.url, manifest, config, beside, now_ms=now_ms)
+        self.monitor.saw(
+            *(log_round.log.url, manifest, log_round.config(manifest)),
+            now_ms=now_ms,
+            lags_ms=log_round.lags_ms,
+            readers=log_round.readers(),
+            committers=handle.committers(),
+            waits=log_round.waits,
+        )

@@ -12,8 +12,9 @@ from clog.cleaner.passes.run_pass import PassProgress
 from clog.cleaner.selection import Candidate, PassResult, overdue_ms
 from clog.storage.commit.proposals import Waits
 from clog.storage.config.log_config import LogConfig
+from clog.storage.diagnostics.describe import kept_for_cuts
 from clog.storage.env import Clock, Shared, dataclass
-from clog.storage.format.manifest import Manifest, overdue
+from clog.storage.format.manifest import Manifest
 from clog.storage.publications.publish import Kept, kept_for_views
 from clog.storage.read.cleanable import cleanable_bounds
 from clog.storage.readers import Reader
@@ -127,29 +128,31 @@ class Monitor(Shared):
         url: str,
         manifest: Manifest,
         config: LogConfig,
-        beside: tuple[Mapping[str, int], Sequence[Reader], int, Waits] = ({}, (), 0, Waits()),
         *,
         now_ms: int,
+        lags_ms: Mapping[str, int],
+        readers: Sequence[Reader],
+        committers: int,
+        waits: Waits,
     ) -> None:
-        """Notes the state of a log; ``beside``: its lags, readers, committers and waits."""
+        """Notes the state of a log: what its manifest says, and the rest as `LogState` has it."""
         compacted = range(manifest.head.log.partitions if config.compact else 0)
         partitions = [_state(manifest, p, config, now_ms) for p in compacted]
         delay_ms = config.file_delete_delay_ms
         kept = kept_for_views(manifest, delay_ms, now_ms=now_ms) if manifest.head.pins else {}
-        oldest = min((keep.version for keep in manifest.head.kept.values()), default=None)
-        held = [] if oldest is None else overdue(manifest, delay_ms, now_ms=now_ms)
+        cuts = kept_for_cuts(manifest, delay_ms, now_ms=now_ms) if manifest.head.kept else []
         with self._lock:
             before = self._logs.get(url, LogState())
             self._logs[url] = replace(
                 before,
                 partitions=partitions,
-                lags_ms=beside[0],
+                lags_ms=lags_ms,
                 kept=kept,
                 stuck=[name for name, view in kept.items() if view.is_stuck],
-                cut_bytes=sum(r.size_bytes for r in held if r.version > (oldest or 0)),
-                readers=beside[1],
-                committers=beside[2],
-                waits=beside[3],
+                cut_bytes=cuts[0]["size_bytes"] if cuts else 0,
+                readers=readers,
+                committers=committers,
+                waits=waits,
                 undecided=sum(bool(e.first) for e in manifest.head.unended),
             )
 

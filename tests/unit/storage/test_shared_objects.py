@@ -30,6 +30,7 @@ from clog.storage import (
 )
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
+from clog.storage.commit.proposals import Waits
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Shared, SystemClock, SystemIds
 from clog.storage.format.commits import Edit
@@ -408,8 +409,8 @@ def watched(monitor, me, n):
 
 def seen(monitor, me, n):
     handle = monitor.log.handle
-    config = monitor.configs
-    monitor.saw("one", handle.manifest(), config, now_ms=0)
+    state = {"lags_ms": {}, "readers": (), "committers": 0, "waits": Waits()}
+    monitor.saw("one", handle.manifest(), monitor.configs, now_ms=0, **state)
     assert len(monitor.logs()["one"].partitions) == 2
 
 

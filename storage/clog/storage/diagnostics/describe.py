@@ -8,9 +8,12 @@ commit, through each edit in turn.
 The newest version alone shows what an erasure waits for, and what delays it (S59).
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import accumulate
+from operator import itemgetter
 from typing import Final, TypedDict, cast
 
 import numpy as np
@@ -283,15 +286,15 @@ def segment_infos(handle: Handle, partition: int) -> list[SegmentInfo]:
             largest_timestamp=s.max_timestamp_ms if s.chunks else None,
             active=i == len(segments) - 1,
             clean=i < len(segments) - 1 and s.next <= dirty,
-            delete_horizon_ms=earliest_horizon_ms(s),
+            delete_horizon_ms=_horizon_ms(s),
             dead_rows=s.dead_rows,
         )
         for i, s in enumerate(segments)
     ]
 
 
-def earliest_horizon_ms(segment: Segment) -> int | None:
-    """Returns the earliest delete horizon of a tombstone in the segment (S23)."""
+def _horizon_ms(segment: Segment) -> int | None:
+    """Returns the earliest delete horizon of a tombstone in the segment (S23), None without one."""
     horizons = [ms for c in segment.chunks for ms in (c.horizon_min, c.horizon) if ms > NONE]
     return min(horizons, default=None)
 
@@ -348,7 +351,7 @@ def describe(handle: Handle, *, waits: bool = False) -> LogDescription:
         "views": [
             cast("ViewDescription", {"format": name} | asdict(mine)) for name, mine in kept.items()
         ],
-        "kept": _kept_for_cuts(manifest, config.file_delete_delay_ms, now_ms=now_ms),
+        "kept": kept_for_cuts(manifest, config.file_delete_delay_ms, now_ms=now_ms),
         "members": sorted(head.members.values()),
         "cuts": sorted(head.cuts),
         "erasures": {
@@ -384,11 +387,15 @@ def _sources(store: Store, head: Head) -> dict[str, dict[str, dict[str, int]]]:
     }
 
 
-def _kept_for_cuts(manifest: Manifest, delay_ms: int, *, now_ms: int) -> list[KeptDescription]:
-    due = overdue(manifest, delay_ms, now_ms=now_ms) if manifest.head.kept else []
+def kept_for_cuts(manifest: Manifest, delay_ms: int, *, now_ms: int) -> list[KeptDescription]:
+    """Returns what named cuts keep, the oldest version first: what it keeps includes the rest."""
+    keeps = sorted(manifest.head.kept.values(), key=lambda keep: keep.version)
+    due = overdue(manifest, delay_ms, now_ms=now_ms) if keeps else ()
+    of_versions = sorted((r.version, r.size_bytes) for r in due)
+    of_last = [*accumulate((size for _, size in reversed(of_versions)), initial=0)]
     found: list[KeptDescription] = []
-    for keep in sorted(manifest.head.kept.values(), key=lambda keep: keep.version):
-        held = [r.size_bytes for r in due if r.version > keep.version]
+    for keep in keeps:
+        held = len(due) - bisect_right(of_versions, keep.version, key=itemgetter(0))
         found.append(
             {
                 "cut": keep.name,
@@ -396,8 +403,8 @@ def _kept_for_cuts(manifest: Manifest, delay_ms: int, *, now_ms: int) -> list[Ke
                 "version": keep.version,
                 "since_ms": keep.time_ms,
                 "until_ms": None if keep.until_ms == NONE else keep.until_ms,
-                "objects": len(held),
-                "size_bytes": sum(held),
+                "objects": held,
+                "size_bytes": of_last[held],
             }
         )
     return found
@@ -410,7 +417,7 @@ def _partition(manifest: Manifest, b: CleanableBounds, markers: int) -> Partitio
     uncleanable = manifest.uncleanable.get(p)
     covered = manifest.covered[p] if manifest.covered else 0
     has_masks = SUPERSEDED_ROWS in manifest.head.log.features
-    horizons = {i: ms for i, s in enumerate(segments) if (ms := earliest_horizon_ms(s)) is not None}
+    horizons = {i: ms for i, s in enumerate(segments) if (ms := _horizon_ms(s)) is not None}
     # The delete retention point: below it no tombstone still waits for its horizon.
     point = min(horizons, default=None)
     retained = None if point is None else sum(s.size_bytes for s in segments[:point])

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from clog.storage.log import Log
     from clog.storage.store.contract import Store
 
-_LONG_MAX = (1 << 63) - 1
 ROW_TEXTS = "__rowTexts"
 """An option of `upsert` only: ``key`` and ``value`` are rows, which the task turns into texts."""
 READY_JSON = "clog.raw-json"
@@ -147,16 +146,17 @@ def _boolean(value: str) -> bool:
     return value.lower() == "true"
 
 
-def _natural(value: str) -> int:
-    if not (value.isascii() and value.isdigit()) or len(value) > 19 or int(value) > _LONG_MAX:
-        raise ValueError(f"a whole number, 0 to {_LONG_MAX}")
-    return int(value)
+def _whole(least: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        is_number = value.isascii() and value.isdigit() and len(value) <= len(f"{units.LONG_MAX}")
+        if not is_number or not least <= int(value) <= units.LONG_MAX:
+            raise ValueError(f"a whole number from {least} to {units.LONG_MAX}")
+        return int(value)
+
+    return parse
 
 
-def _positive(value: str) -> int:
-    if not (value.isascii() and value.isdigit()) or int(value) == 0:
-        raise ValueError("a whole number, 1 or more")
-    return int(value)
+_natural, _positive = _whole(0), _whole(1)
 
 
 def _column_names(value: str) -> tuple[str, ...]:
@@ -700,7 +700,12 @@ def _admission(got: Mapping[str, Any]) -> Admission:
             f'option "minOffsetsPerTrigger" is {least}, above "maxOffsetsPerTrigger", {most}; lower'
             " the first or raise the second"
         )
-    return Admission(most, least, got["maxTriggerDelay"], got["maxBytesPerTrigger"])
+    return Admission(
+        max_offsets=most,
+        min_offsets=least,
+        max_delay_ms=got["maxTriggerDelay"],
+        max_bytes=got["maxBytesPerTrigger"],
+    )
 
 
 def _all_keys(*given: tuple[bytes, ...] | None) -> tuple[bytes, ...] | None:

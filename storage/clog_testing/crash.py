@@ -13,7 +13,7 @@ Complete, not random: there is no crash point between two calls, as only calls l
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Literal, get_args
+from typing import get_args
 
 import xxhash
 
@@ -33,9 +33,8 @@ from clog.storage.format.documents import (
 from clog.storage.log import Log
 from clog.storage.store import open_store
 from clog.storage.store.contract import Store, Within
-from clog_testing.faults import Call, CrashAt, CrashedError, FaultyStore
+from clog_testing.faults import DONE, Call, CrashAt, CrashedError, FaultyStore, When
 
-When = Literal["before", "after", "lost_reply", "refused", "denied"]
 OF_CREATES = ("refused", "denied")
 _READS = ("get", "get_ranges", "list")
 _OF_K3 = {COLUMNS: "C10", PAGES: "C3", SNAPSHOTS: "C4"}
@@ -64,6 +63,11 @@ class CrashRun:
     result: object
     error: ClogError | None
     killed: bool
+
+    @property
+    def done(self) -> bool:
+        """Whether the store did the call."""
+        return self.when in DONE
 
     def __str__(self) -> str:
         return f"{self.point} {self.when} {self.call.operation} {self.call.path}"
@@ -105,8 +109,7 @@ def crash_runs(
                     if written is not None:
                         discard(written)
                     written = copy_of(inner) if copies else None
-            done = when in ("after", "lost_reply", "denied")
-            point = crash_point(first.calls, call.index, done=done)
+            point = crash_point(first.calls, call.index, done=when in DONE)
             yield CrashRun(call, when, point, inner, result, error, killed)
 
 

@@ -142,6 +142,18 @@ class Faults:
         return due
 
 
+When = Literal["before", "after", "lost_reply", "refused", "denied"]
+DONE: tuple[When, ...] = ("after", "lost_reply", "denied")
+"""Those in which the store does the call."""
+_OF_WHEN: dict[When, FaultKind] = {
+    "before": FaultKind.CRASH_BEFORE,
+    "after": FaultKind.CRASH_AFTER,
+    "lost_reply": FaultKind.FAIL_AFTER,
+    "refused": FaultKind.CONFLICT,
+    "denied": FaultKind.REFUSE_AFTER,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class CrashAt:
     """The process goes before or after call ``index``.
@@ -152,19 +164,10 @@ class CrashAt:
     """
 
     index: int
-    when: Literal["before", "after", "lost_reply", "refused", "denied"]
+    when: When
 
     def fault(self, call: Call) -> Fault | None:
-        if call.index != self.index:
-            return None
-        kinds = {
-            "before": FaultKind.CRASH_BEFORE,
-            "after": FaultKind.CRASH_AFTER,
-            "lost_reply": FaultKind.FAIL_AFTER,
-            "refused": FaultKind.CONFLICT,
-            "denied": FaultKind.REFUSE_AFTER,
-        }
-        return Fault(kinds[self.when])
+        return Fault(_OF_WHEN[self.when]) if call.index == self.index else None
 
 
 @dataclass(slots=True)

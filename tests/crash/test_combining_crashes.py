@@ -203,8 +203,7 @@ def point_of(name, run, most):
     """The point of COMMIT.md §14 at which a call was hit, from what was done before it; ``most``:
     how many commits the action creates.
     """
-    done = run.when in ("after", "lost_reply", "denied")
-    before = run.result.calls[: run.call.index + done]
+    before = run.result.calls[: run.call.index + run.done]
     has_committed = len(created(before, documents.COMMITS)) == most
     has_begun = name in POSTED or created(before, documents.PROPOSALS)
     if not has_begun:

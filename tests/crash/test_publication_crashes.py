@@ -84,12 +84,11 @@ def runs_of(act, begin, name):
 
 def point_of(run, seen):
     """The name that COMMIT.md §10 gives to a crash at a call."""
-    done = run.when in ("after", "lost_reply", "denied")
     call = run.call
-    if "/commits/" in call.path and call.operation == "create" and done:
+    if "/commits/" in call.path and call.operation == "create" and run.done:
         seen.add("pinned")
     is_of_view = call.path.startswith(("_delta_log/", "metadata/")) and ".probe." not in call.path
-    if is_of_view and call.operation == "create" and done:
+    if is_of_view and call.operation == "create" and run.done:
         return "C22"
     if is_of_view and call.operation in ("put", "delete"):
         return "C23"
@@ -141,12 +140,10 @@ def pinned(store):
 
 def point_of_withdrawal(run, seen):
     """The name that COMMIT.md §10 gives to a crash at a call of a withdrawal."""
-    done = run.when in ("after", "lost_reply", "denied")
-    call = run.call
-    if call.path.startswith(("_delta_log/", "metadata/")) and call.operation == "create" and done:
+    made = run.call.path if run.done and run.call.operation == "create" else ""
+    if made.startswith(("_delta_log/", "metadata/")):
         return "C25"
-    is_commit = "/commits/" in call.path and call.operation == "create"
-    if is_commit and done:
+    if "/commits/" in made:
         return "C26"
     return "C25" if seen else "C24"
 

@@ -83,7 +83,8 @@ def flows(tmp_path_factory):
 @pytest.mark.parametrize("flow", FILES_MAX)
 def test_a_flow_stays_in_few_files(flows, flow):
     """Following a flow opens this many files, and no more than before."""
-    assert len(flows[flow]) <= FILES_MAX[flow], sorted(flows[flow])
+    entered_now = f"{len(flows[flow])} of at most {FILES_MAX[flow]}: {sorted(flows[flow])}"
+    assert len(flows[flow]) <= FILES_MAX[flow], entered_now
 
 
 def test_an_idle_round_takes_few_calls(flows):

@@ -31,6 +31,7 @@ from clog.storage import (
     TransactionInfo,
     snapshot,
 )
+from clog.storage.config.units import MOMENTS
 
 PACKAGES = ("clog.storage", "clog.cleaner", "clog.connector", "clog.bridge", "clog.jobs")
 NOT_FOR_USERS = {
@@ -202,6 +203,23 @@ def test_exports_load_arrow_only_when_asked():
     command = [sys.executable, "-c", code]
     run = subprocess.run(command, check=True, capture_output=True, text=True)
     assert run.stdout.split() == ["False", "True", "False"]
+
+
+DURATIONS = {
+    *("clean_ms", "eta_ms", "hold_ms", "index_ms", "lag_ms", "overdue_ms", "timeout_ms"),
+    *("retention_check_ms", "until_retention_ms", "until_tombstone_ms", "until_version_ms"),
+    "watch_readers_ms",
+}
+
+
+def test_each_time_is_a_moment_or_a_duration():
+    """People see a moment as a date, a duration with its unit: a new field is put into
+    `units.MOMENTS`, or here.
+    """
+    types = [value for value in exported().values() if isinstance(value, type)]
+    named = {name for each in types for name in getattr(each, "__annotations__", ())}
+    times = {name for name in named if name.endswith("_ms")}
+    assert times - MOMENTS == DURATIONS
 
 
 def exported() -> dict[str, object]:

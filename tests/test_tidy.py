@@ -148,7 +148,8 @@ def test_docstrings_of_inner_functions_are_one_line():
         and re.match("_[^_]", node.name)
         and "\n" in (ast.get_docstring(node) or "")
     ]
-    assert len(longer) <= INNER_DOCSTRINGS_MAX, longer
+    too_many = f"{len(longer)} of at most {INNER_DOCSTRINGS_MAX}: shorten the new one, of {longer}"
+    assert len(longer) <= INNER_DOCSTRINGS_MAX, too_many
 
 
 def test_verbs_are_told_from_nouns():
@@ -277,7 +278,7 @@ def test_where_a_change_goes_exists():
     """
     table = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where does a change go?")[2]
     rows = [row.split("|")[3:5] for row in table.splitlines() if row.startswith("| ")][1:]
-    assert len(rows) == 16
+    assert len(rows) > 15
     for begin, then in rows:
         first, *others = re.findall(r"`([\w/]+(?:\.(?:py|md)|/\w+))`", begin + then)
         assert (ROOT / first).exists(), first
@@ -324,4 +325,4 @@ def test_each_setting_is_in_a_test():
     }
     assert variables
     names = {*CONFIGS, *SETTINGS, *variables, *(o.name for o in OPTIONS if "<" not in o.name)}
-    assert {name.lower() for name in names} <= set().union(*said_in_tests())
+    assert not {name.lower() for name in names} - set().union(*said_in_tests())

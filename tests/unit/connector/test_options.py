@@ -287,4 +287,4 @@ def test_configs_of_a_new_log_keep_kafkas_names():
 def test_every_option_is_in_the_readme_as_it_is_in_the_code(definition):
     """One row for each option: name, where it applies, default, meaning."""
     row = f"| `{definition.name}` | {definition.use} | {definition.default} | {definition.doc} |"
-    assert row in README.read_text().splitlines()
+    assert row in README.read_text().splitlines(), f"its row in {README} is not:\n{row}"

@@ -36,6 +36,7 @@ MOMENTS = frozenset(
         "expires_ms",
         "held_until_ms",
         "largest_timestamp",
+        "modified_ms",
         "requested_ms",
         "since_ms",
         "started_ms",

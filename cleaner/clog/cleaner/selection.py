@@ -1,5 +1,5 @@
-"""Which partitions to clean, and in which order (S13-S17). Pure, except for `Choosing`, which
-remembers.
+"""Which partitions to clean, and in which order (S13-S17); what a pass of one is given
+(`PassPlan`), and what it counts (`PassStats`). Pure, except for `Choosing`, which remembers.
 
 A partition is eligible when one of these holds; the first that does is its reason:
 

@@ -101,7 +101,6 @@ def failed(
     if options is not None:
         if error := _of_client(operation, path, url, cause, reason):
             return error
-        denied = failure in ("denied", "no credentials")
         remedy = "check the credentials and their permissions"
         if operation == "get":
             # S3 answers 403 for an absent object if the client may not list.
@@ -120,9 +119,8 @@ def failed(
                 " URL",
                 certain=certain,
             )
-        denied = failure == "denied"
         remedy = "check the owner and mode of the folder"
-    if denied:
+    if failure in ("denied", "no credentials"):
         return StoreRefusedError(f"{what} was refused: {reason}; {remedy}", certain=certain)
     return StoreUnavailableError(f"{what} failed: {reason}; retry later")
 

@@ -293,12 +293,7 @@ class LogRound:
                 reads_records=True,
             ),
             merges,
-            Duty(
-                *("mask", _has_masks, self._keep_masks),
-                counts=lambda rows: {"records_masked": rows},
-                asked=True,
-                reads_records=True,
-            ),
+            Duty("mask", _has_masks, self._keep_masks, asked=True, reads_records=True),
             Duty("snapshot", run=lambda work: work.handle.take_owed_snapshot()),
             Duty("blocks", _has_block, close_blocks, every_ms=_BLOCKS_CHECK_MS, asked=True),
             Duty("orphans", SweepSchedule().is_due, sweep_orphans, asked=True),

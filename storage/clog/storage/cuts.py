@@ -717,18 +717,16 @@ def consistent(
     log, how that shows it.
     """
     versions, each = dict(bounds), list(shown)
-    has_changed = True
-    while has_changed:
-        has_changed = False
-        for logs in each:
-            if all(versions[log] >= how.whole for log, how in logs.items()):
-                continue
-            for log, how in logs.items():
-                if versions[log] > how.hidden:
-                    versions[log] = how.hidden
-                    has_changed = True
-                    if versions[log] < firsts[log]:
-                        return None
+    while lower := {
+        log: how.hidden
+        for logs in each
+        if any(versions[log] < how.whole for log, how in logs.items())
+        for log, how in logs.items()
+        if versions[log] > how.hidden
+    }:
+        if any(version < firsts[log] for log, version in lower.items()):
+            return None
+        versions |= lower
     return versions
 
 

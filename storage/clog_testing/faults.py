@@ -117,6 +117,19 @@ class Fault:
         )
 
 
+HAPPENED = (
+    Fault(FaultKind.FAIL_AFTER, "create", "*/commits/*"),
+    Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", nth=2, times=99),
+    Fault(FaultKind.FAIL_BEFORE, "get", "*/commits/*", times=99),
+)
+"""Rules by which it cannot be known whether a commit happened, and it did."""
+NEVER_CAME = (
+    Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", times=99),
+    Fault(FaultKind.FAIL_BEFORE, "get", "*/commits/*", times=99),
+)
+"""The same, and it did not."""
+
+
 class Plan(Protocol):
     """Decides what goes wrong. May keep count; is asked once for each call, in order."""
 

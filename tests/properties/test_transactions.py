@@ -24,21 +24,12 @@ from clog.storage import (
 from clog.storage.env import SeededIds
 from clog.storage.transactions.transaction import Transaction
 from clog_testing.crash import discard, memory_store
-from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.faults import HAPPENED, NEVER_CAME, Faults, FaultyStore
 from clog_testing.invariants import check_log
 
 HANDLES, PARTITIONS = 3, 2
 IDS, KEYS = ("a", "b"), tuple("uvwxyz")
 TIMEOUT_MS = 60_000
-LOST = (
-    Fault(FaultKind.FAIL_AFTER, "create", "*/commits/*"),
-    Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", nth=2, times=99),
-    Fault(FaultKind.FAIL_BEFORE, "get", "*/commits/*", times=99),
-)
-NEVER_SENT = (
-    Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", times=99),
-    Fault(FaultKind.FAIL_BEFORE, "get", "*/commits/*", times=99),
-)
 
 handles = st.integers(0, HANDLES - 1)
 ids = st.sampled_from(IDS)
@@ -181,7 +172,7 @@ class TransactionMachine(RuleBasedStateMachine):
         assume(t.rows or t.positions)
         h = next(h for h, log in enumerate(self.handles) if log.handle is t.real._handle)
         self.handles[h].version  # noqa: B018 - it looks for newer versions: no race is lost
-        self.faulty[h].plan = Faults(*(LOST if happens else NEVER_SENT))
+        self.faulty[h].plan = Faults(*(HAPPENED if happens else NEVER_CAME))
         with pytest.raises(CommitStateUnknownError):
             t.real.commit()
         self.faulty[h].plan = Faults()

@@ -31,7 +31,7 @@ from clog.storage import (
 from clog.storage.env import SeededIds
 from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
-from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.faults import HAPPENED, NEVER_CAME, Fault, FaultKind, Faults, FaultyStore
 
 
 def table_of(log):
@@ -335,16 +335,6 @@ def test_a_standby_follows(make_log, open_store, clock):
     active.put("a", "1")
     active.commit()
     assert next(following_it).version == active.version
-
-
-HAPPENED = (
-    Fault(FaultKind.FAIL_AFTER, "create", "*commits/*"),
-    Fault(FaultKind.FAIL_BEFORE, "get", "*commits/*", times=99),
-)
-NEVER_CAME = (
-    Fault(FaultKind.FAIL_BEFORE, "create", "*commits/*", times=99),
-    Fault(FaultKind.FAIL_BEFORE, "get", "*commits/*", times=99),
-)
 
 
 @pytest.fixture(params=[HAPPENED, NEVER_CAME], ids=["happened", "never came"])

@@ -27,7 +27,7 @@ from clog.storage.transactions.ids import ID_BYTES_MAX
 from clog.storage.transactions.transaction import TIMEOUT_MS_MAX, Holders
 from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, inside, memory_store
-from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.faults import HAPPENED, NEVER_CAME, Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log
 
 DAY_MS = 86_400_000
@@ -53,17 +53,6 @@ def in_doubt(log, faulty, *rules):
         t.commit()
     faulty.plan = Faults()
     return t
-
-
-HAPPENED = (
-    Fault(FaultKind.FAIL_AFTER, "create", "*/commits/*"),
-    Fault(FaultKind.FAIL_BEFORE, "get", "*/commits/*", times=99),
-    Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", nth=2, times=99),
-)
-NEVER_CAME = (
-    Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", times=99),
-    Fault(FaultKind.FAIL_BEFORE, "get", "*/commits/*", times=99),
-)
 
 
 def test_all_of_it_at_once(make_log, open_log, values_of, store):

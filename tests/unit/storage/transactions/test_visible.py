@@ -10,7 +10,7 @@ from clog.storage import (
 from clog.storage.errors import CommitStateUnknownError
 from clog.storage.transactions.several import finish_all
 from clog_testing.counting import CountingStore
-from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.faults import HAPPENED, Faults, FaultyStore
 from clog_testing.invariants import check_log
 
 
@@ -147,11 +147,7 @@ def test_an_append_in_doubt(make_log, open_log, values_of, store, clock):
     log = open_log(faulty)
     t = log.transaction("job", visible=True)
     t.append(rows("a"))
-    faulty.plan = Faults(
-        Fault(FaultKind.FAIL_AFTER, "create", "*/commits/*"),
-        Fault(FaultKind.FAIL_BEFORE, "get", "*/commits/*", times=99),
-        Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", nth=2, times=99),
-    )
+    faulty.plan = Faults(*HAPPENED)
     with pytest.raises(CommitStateUnknownError):
         t.append(rows("b"))
     faulty.plan = Faults()
@@ -170,11 +166,7 @@ def test_its_commit_may_be_tried_again(make_log, open_log, values_of, store, clo
     log = open_log(faulty)
     t = log.transaction("job", visible=True)
     t.append(rows("a"))
-    faulty.plan = Faults(
-        Fault(FaultKind.FAIL_AFTER, "create", "*/commits/*"),
-        Fault(FaultKind.FAIL_BEFORE, "get", "*/commits/*", times=99),
-        Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", nth=2, times=99),
-    )
+    faulty.plan = Faults(*HAPPENED)
     with pytest.raises(CommitStateUnknownError):
         t.commit()
     faulty.plan = Faults()

@@ -460,7 +460,7 @@ class Decoder:
 
     def _registered(self, encoding: str) -> Read:
         registry, kind = self._registry, _REGISTERED[encoding]
-        assert registry is not None, "an encoding that needs none"
+        assert registry is not None, "this encoding is refused without one"
 
         def read(data: bytes, _: pa.DataType) -> tuple[Column | None, Any]:
             written, body = framed(registry, kind, data)

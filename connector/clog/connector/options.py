@@ -611,7 +611,7 @@ class _Given:
         if text is None and isinstance(row.default, Unset):
             return None
         parse = (row.of_write if of_write else None) or row.parse
-        assert parse is not None, "who has no parser is read as it is"
+        assert parse is not None, "an option without a parser is read by `location` or `below`"
         text = row.default if text is None else text.strip()
         try:
             return parse(text, log_name) if row.of_log else parse(text)

@@ -401,7 +401,7 @@ class _Run:
         """Processes an event."""
         value = event.value
         if event.topic == _TRANSACTIONS:
-            assert event.offset is not None, "it is not a row"
+            assert event.offset is not None, "only rows have none"
             if value["status"] == "BEGIN":
                 self._is_open = True
                 self._began = position_of(json.loads(event.offset))
@@ -413,7 +413,7 @@ class _Run:
             if self._is_written:
                 self._commit()
         elif event.topic == _HEARTBEAT:
-            assert event.offset is not None, "it is not a row"
+            assert event.offset is not None, "only rows have none"
             offset = json.loads(event.offset)
             if "snapshot" not in offset and not self._is_open:
                 self._reach(position_of(offset), event.offset)
@@ -818,7 +818,7 @@ class _Changed:
         for batch in self._server.batches(lambda: self._reached >= until):
             for event in batch:
                 if event.topic == _HEARTBEAT:
-                    assert event.offset is not None, "it is not a row"
+                    assert event.offset is not None, "only rows have none"
                     self._reached = max(self._reached, position_of(json.loads(event.offset)))
                 elif event.topic != _TRANSACTIONS:
                     self._take(event)

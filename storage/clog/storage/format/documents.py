@@ -287,7 +287,7 @@ def row(of: type, *, made: Callable[..., Any] | None = None) -> Codec:
     steps = _fields_of(of)
     get = attrgetter(*(f.attribute for f in steps))
     to_json, from_json, all_from_json = pair(*(f.codec for f in steps))
-    assert all_from_json is not None, "a pair's"
+    assert all_from_json is not None, "pairs have it"
     one = of if made is None else made
     if one is tuple_of:
         return Codec(lambda value: to_json(get(value)), from_json, all_from_json)

@@ -698,7 +698,7 @@ class KeyIndexCache(WrappingStore, Shared):
             block = keys.slice(start, end - start).combine_chunks()
             blocks.append((end - start, index_hashes(block, seed=self.seed)))
         index = key_index.decode(key_index.encode(blocks))
-        assert index is not None, "a version of our own"
+        assert index is not None, "an index that was just written has a known version"
         return index
 
     def _keep(self, path: str, index: KeyIndex | None, tail: _Tail) -> None:

@@ -58,15 +58,15 @@ from clog.cleaner.duties.publishing import Publishing
 from clog.cleaner.duties.retention import (
     BACKOFF_MS,
     PASSING_TROUBLE,
-    Cut,
     Expired,
     MaintenanceResult,
+    Removal,
     apply_retention,
-    cutting,
-    due_cuts,
+    due_removals,
     idle_partitions,
     is_resting,
     let_go,
+    removing,
     seal_idle,
     sealing,
     set_uncleanable,
@@ -243,8 +243,8 @@ class LogRound:
                 counts=lambda sealed: {"segments_sealed": len(sealed)},
             ),
             Duty(
-                *("retention", due_cuts, apply_retention),
-                counts=_cut_counts,
+                *("retention", due_removals, apply_retention),
+                counts=_removal_counts,
                 every_ms=self._settings.retention_check_ms,
             ),
             Duty("trim", due_trims, trim, of_version=due_trims, reads_records=True),
@@ -379,10 +379,10 @@ class LogRound:
         head = self._handle.refresh().head
         head.log.check_writable(where=self._handle.store.url)  # Even if nothing is due.
         done = self._do(self._maintaining, self._work(self.now_ms()))
-        views, cuts = done.get("publish", Counter()), done.get("retention", ())
+        views, removals = done.get("publish", Counter()), done.get("retention", ())
         return MaintenanceResult(
             sealed=done["seal"],
-            expired=[c.expired for c in cuts],
+            expired=[r.expired for r in removals],
             published=views["publications"],
             withdrawn=views["views_withdrawn"],
             refused=views["publications_refused"],
@@ -629,10 +629,10 @@ def _rows(name: str, runs: Sequence[Run]) -> dict[str, int]:
     return {name: sum(run.live_rows for run in runs)}
 
 
-def _cut_counts(cuts: Sequence[Cut]) -> dict[str, int]:
+def _removal_counts(removals: Sequence[Removal]) -> dict[str, int]:
     return {
-        "retention_records": sum(c.records for c in cuts),
-        "retention_bytes": sum(c.size_bytes for c in cuts),
+        "retention_records": sum(r.records for r in removals),
+        "retention_bytes": sum(r.size_bytes for r in removals),
     }
 
 
@@ -714,6 +714,7 @@ class PlannedRound:
     """A whole round. ``materialised`` is rewritten without its dead rows (S46); ``deleted`` are
     paths of objects. ``resting`` are partitions that would have a pass if one had not failed
     lately (S28). ``coalesced_first`` is coalesced before the passes, ``coalesced`` after them.
+    ``cuts`` is what retention removes; no named cut is among them.
     """
 
     sealed: Sequence[int]
@@ -742,8 +743,8 @@ def plan_round(
     work = Work(handle, now_ms, None, defaults, planned=handle.manifest())
     if sealed := idle_partitions(work):
         work = work.after(sealing(work, sealed))
-    if cuts := due_cuts(work):
-        work = work.after(cutting(work, cuts))
+    if removals := due_removals(work):
+        work = work.after(removing(work, removals))
     eligible, resting = _eligible(work, force=force, compaction=compaction)
     merges = due_merges(work)
     merged = work.after(merging(work, merges)) if merges else work
@@ -753,7 +754,7 @@ def plan_round(
     deleted = due_released(work)
     return PlannedRound(
         sealed=sealed,
-        cuts=[c.expired for c in cuts],
+        cuts=[r.expired for r in removals],
         trims=[_rewrite(run) for run in due_trims(work)],
         coalesced_first=[_rewrite(run) for run in first],
         passes=[_pass(work.manifest, c, policy) for c in eligible],

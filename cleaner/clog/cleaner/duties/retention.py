@@ -94,7 +94,7 @@ def seal_idle(work: Work) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Removal:
     """What retention does to one partition: segments below ``drop`` are removed; the log starts at
     ``start`` (None: unchanged). ``seal``: the active segment is removed, too, so an empty one takes
     its place first (S34). ``records`` and ``size_bytes`` are those of the segments.
@@ -112,8 +112,10 @@ class Cut:
         return Expired(self.partition, self.drop, self.records, self.size_bytes)
 
 
-def cut(manifest: Manifest, partition: int, config: LogConfig, *, now_ms: int) -> Cut | None:
-    """Returns the cut of one partition now; None if nothing is removed."""
+def _removal(
+    manifest: Manifest, partition: int, config: LogConfig, *, now_ms: int
+) -> Removal | None:
+    """Returns what is removed from one partition now; None if nothing is."""
     segments = manifest.segments[partition]
     start = manifest.head.partitions.start[partition]
     # The active one, too: it would keep its dead records until it rolls (S37).
@@ -126,7 +128,7 @@ def cut(manifest: Manifest, partition: int, config: LogConfig, *, now_ms: int) -
     if not gone:
         return None
     last = segments[gone - 1]
-    return Cut(
+    return Removal(
         partition,
         last.next,
         last.next if last.next > start else None,
@@ -157,26 +159,26 @@ def _oldest(segments: Sequence[Segment], is_removed: Callable[[Segment], bool]) 
     return len(segments)
 
 
-def due_cuts(work: Work) -> list[Cut]:
+def due_removals(work: Work) -> list[Removal]:
     """Returns what retention and the start offset rule remove now."""
     manifest, config = work.manifest, work.config
     partitions = range(manifest.head.log.partitions)
-    found = (cut(manifest, p, config, now_ms=work.now_ms) for p in partitions)
-    return [c for c in found if c is not None]
+    found = (_removal(manifest, p, config, now_ms=work.now_ms) for p in partitions)
+    return [one for one in found if one is not None]
 
 
-def cutting(work: Work, cuts: Sequence[Cut]) -> Edit:
-    """Returns the cuts as one edit."""
+def removing(work: Work, removals: Sequence[Removal]) -> Edit:
+    """Returns the removals as one edit."""
     return Edit(
-        start={c.partition: c.start for c in cuts if c.start is not None},
-        seal=tuple((c.partition, _new_jitter_ms(work)) for c in cuts if c.seal),
-        drop={c.partition: c.drop for c in cuts},
+        start={r.partition: r.start for r in removals if r.start is not None},
+        seal=tuple((r.partition, _new_jitter_ms(work)) for r in removals if r.seal),
+        drop={r.partition: r.drop for r in removals},
     )
 
 
-def apply_retention(work: Work) -> list[Cut]:
-    """Moves log starts and drops segments whose time is up; returns what was cut."""
-    return commit_due(work, "retention", due_cuts, cutting)
+def apply_retention(work: Work) -> list[Removal]:
+    """Moves log starts and drops segments whose time is up; returns what was removed."""
+    return commit_due(work, "retention", due_removals, removing)
 
 
 def _new_jitter_ms(work: Work) -> int:

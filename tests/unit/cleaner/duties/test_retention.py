@@ -17,9 +17,9 @@ WEEK_MS = 7 * 86_400_000
 @pytest.fixture
 def retain(store, clock):
     def retain(log):
-        cuts = apply_retention(Work(log.handle, clock.now_ms()))
+        removed = apply_retention(Work(log.handle, clock.now_ms()))
         check_log(store, every_version=False)
-        return cuts
+        return removed
 
     return retain
 
@@ -127,8 +127,8 @@ def test_the_active_segment_expires(make_log, put, retain, clock, bases, there):
     log = make_log(cleanup_policy="delete", retention_ms=1000)
     put(log, "a=1 b=1 c=1 d=1")
     clock.advance(1001)
-    (cut,) = retain(log)
-    assert cut.seal
+    (removal,) = retain(log)
+    assert removal.seal
     assert bases(log) == [4]
     assert (log.start_offsets(), log.end_offsets()) == ({0: 4}, {0: 4})
     assert retain(log) == []

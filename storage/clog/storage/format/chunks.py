@@ -17,8 +17,8 @@ it. A chunk may have up to three:
   offset up to which its partition is covered. Masks say nothing that the keys do not; a reader that
   ignores them gets the same table.
 
-`Work` is a manifest's segments while an edit is applied, and shares what did not change. It refuses
-to change a segment that is in a page. Which edits make sense is up to the cleaner.
+`Draft` is a manifest's segments while an edit is applied, and shares what did not change. It
+refuses to change a segment that is in a page. Which edits make sense is up to the cleaner.
 """
 
 import zlib
@@ -544,7 +544,7 @@ def _unpacked(data: bytes, rows: int, chunk_rows: int, where: str) -> Rows:
 _Mark = TypeVar("_Mark", ChunkHorizon, DeadMark, MaskMark)
 
 
-class Work:
+class Draft:
     """The manifest's segments while an edit is applied; each part has a method of its name."""
 
     def __init__(self, manifest: "Manifest", edit: "Edit", time_ms: int) -> None:

@@ -29,10 +29,10 @@ from clog.storage.format.chunks import (
     Chunk,
     ChunkHorizon,
     DeadMark,
+    Draft,
     MaskMark,
     Replacement,
     Uncleanable,
-    Work,
     append_from_json,
     append_to_json,
 )
@@ -299,7 +299,7 @@ class Part:
     """
 
     head: Callable[[_Next, Any], None] | None = None
-    segments: Callable[[Work, Any], None] | None = None
+    segments: Callable[[Draft, Any], None] | None = None
     feature: tuple[str, str] | None = None
     names: bool = False
     changes: bool = False
@@ -446,13 +446,13 @@ class Edit:
     config: Annotated[Mapping[str, str] | None, _CONFIG, Part(head=_set_config)] = None
     schema: Annotated[LogSchema | None, NEXT_SCHEMA, Part(head=_evolve)] = None
     reached: Annotated[
-        Offsets, Part(head=_reach, segments=Work.reach, feature=_GIVEN, names=True)
+        Offsets, Part(head=_reach, segments=Draft.reach, feature=_GIVEN, names=True)
     ] = field(default_factory=dict)
     start: Annotated[
         Offsets,
         Part(
             head=lambda head, given: head.rows.start(given),
-            segments=Work.start,
+            segments=Draft.start,
             names=True,
             changes=True,
         ),
@@ -460,23 +460,24 @@ class Edit:
     seal: Annotated[
         tuple[tuple[int, int], ...],
         seq(pair(NATURAL, NATURAL)),
-        Part(head=lambda head, given: head.rows.seal(given), segments=Work.seal, names=True),
+        Part(head=lambda head, given: head.rows.seal(given), segments=Draft.seal, names=True),
     ] = ()
     drop: Annotated[
-        Offsets, Part(head=lambda head, given: head.rows.drop(given), segments=Work.drop, **_CLEANS)
+        Offsets,
+        Part(head=lambda head, given: head.rows.drop(given), segments=Draft.drop, **_CLEANS),
     ] = field(default_factory=dict)
     replace: Annotated[
         tuple[Replacement, ...],
         seq(record(Replacement)),
-        Part(head=lambda head, given: head.rows.replace(given), segments=Work.replace, **_CLEANS),
+        Part(head=lambda head, given: head.rows.replace(given), segments=Draft.replace, **_CLEANS),
     ] = ()
     horizons: Annotated[
-        tuple[ChunkHorizon, ...], seq(row(ChunkHorizon)), Part(segments=Work.horizons, **_CLEANS)
+        tuple[ChunkHorizon, ...], seq(row(ChunkHorizon)), Part(segments=Draft.horizons, **_CLEANS)
     ] = ()
     dead: Annotated[
         tuple[DeadMark, ...],
         seq(row(DeadMark)),
-        Part(segments=Work.dead, feature=(DEAD_ROWS, "dead rows"), **_CLEANS),
+        Part(segments=Draft.dead, feature=(DEAD_ROWS, "dead rows"), **_CLEANS),
     ] = ()
     marked: Annotated[
         tuple[tuple[int, int, int], ...],
@@ -489,35 +490,35 @@ class Edit:
         Part(feature=_UNDECIDED, names=True),
     ] = ()
     ends: Annotated[
-        tuple[Ending, ...], seq(ENDING), Part(head=_end, segments=Work.ends, feature=_UNDECIDED)
+        tuple[Ending, ...], seq(ENDING), Part(head=_end, segments=Draft.ends, feature=_UNDECIDED)
     ] = ()
     unended: Annotated[tuple[Joining, ...], seq(JOINING), Part(head=_join, feature=_UNDECIDED)] = ()
     masks: Annotated[
         tuple[MaskMark, ...],
         seq(row(MaskMark)),
-        Part(head=_mask, segments=Work.masks, feature=_MASKS, names=True, rewrites=_partitions_of),
+        Part(head=_mask, segments=Draft.masks, feature=_MASKS, names=True, rewrites=_partitions_of),
     ] = ()
     covered: Annotated[
         Offsets,
         Part(
             head=_mask,
-            segments=Work.cover,
+            segments=Draft.cover,
             feature=_MASKS,
             names=True,
             rewrites=lambda given: {p for p, offset in given.items() if offset == 0},
         ),
     ] = field(default_factory=dict)
     first_dirty: Annotated[
-        Offsets, Part(segments=Work.set_first_dirty, names=True, changes=True)
+        Offsets, Part(segments=Draft.set_first_dirty, names=True, changes=True)
     ] = field(default_factory=dict)
-    tombstones_removed: Annotated[Offsets, Part(segments=Work.remove_tombstones, names=True)] = (
+    tombstones_removed: Annotated[Offsets, Part(segments=Draft.remove_tombstones, names=True)] = (
         field(default_factory=dict)
     )
     orders_removed: Annotated[
         Mapping[int, tuple[tuple[int, int], ...]],
         by_partition(seq(pair(NATURAL, NATURAL))),
         Part(
-            segments=Work.remove_orders,
+            segments=Draft.remove_orders,
             feature=(ORDER_VALUES, "orders of removed tombstones"),
             names=True,
         ),
@@ -527,22 +528,22 @@ class Edit:
         ERASURES_GIVEN,
         Part(
             head=_check_erasures,
-            segments=lambda work, given: work.erasures.update(given),
+            segments=lambda draft, given: draft.erasures.update(given),
             feature=(ERASURES, "erasures"),
         ),
     ] = field(default_factory=dict)
     uncleanable: Annotated[
         Mapping[int, Uncleanable | None],
         UNCLEANABLE,
-        Part(segments=lambda work, given: work.uncleanable.update(given), names=True),
+        Part(segments=lambda draft, given: draft.uncleanable.update(given), names=True),
     ] = field(default_factory=dict)
     add: Annotated[
         Append | None,
         Codec(append_to_json, append_from_json),
-        Part(head=_add, segments=Work.add, names=True),
+        Part(head=_add, segments=Draft.add, names=True),
     ] = None
     reached_after: Annotated[
-        Offsets, Part(head=_reach, segments=Work.reach, feature=_GIVEN, names=True)
+        Offsets, Part(head=_reach, segments=Draft.reach, feature=_GIVEN, names=True)
     ] = field(default_factory=dict)
     writers: Annotated[tuple[AppendedBy, ...], seq(APPENDED_BY), Part(head=_write)] = ()
     older_writers: Annotated[PagedWriters | None, PAGED_WRITERS, Part(head=_page_out)] = None
@@ -552,7 +553,9 @@ class Edit:
     orphan_floor: Annotated[int | None, NATURAL, Part(head=_set("orphan_floor"))] = None
     oldest_readable: Annotated[int | None, NATURAL, Part(head=_set("oldest_readable"))] = None
     forget: Annotated[
-        tuple[str, ...], seq(PATH), Part(segments=lambda work, given: work.forgotten.update(given))
+        tuple[str, ...],
+        seq(PATH),
+        Part(segments=lambda draft, given: draft.forgotten.update(given)),
     ] = ()
     pins: Annotated[Pins, _PINS, Part(head=_pin, feature=(PUBLICATIONS, "pins"))] = field(
         default_factory=dict

@@ -29,11 +29,11 @@ from clog.storage.format.chunks import (
     OBJECTS,
     UNCLEANABLE,
     Chunk,
+    Draft,
     ObjectRef,
     Released,
     Segment,
     Uncleanable,
-    Work,
 )
 from clog.storage.format.columns import CREATED_MS, END, START, Row
 from clog.storage.format.commits import (
@@ -298,42 +298,42 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
     if time_ms < manifest.time_ms and not edit.reset_times:
         raise CorruptionError(f"version {version} is of {time_ms} ms, earlier than its parent")
     head = advance(manifest.head, edit, version=version, time_ms=time_ms)
-    work = Work(manifest, edit, time_ms)
+    draft = Draft(manifest, edit, time_ms)
     for part, given in edit.parts():
         if part.segments is not None:
-            part.segments(work, given)
+            part.segments(draft, given)
     made = replace(
         manifest,
         version=version,
         commit_id=commit_id,
         time_ms=time_ms,
         head=head,
-        segments=tuple(work.segments),
-        first_dirty=tuple(work.first_dirty),
-        released=_with_released(manifest.released, work),
-        tombstones_removed=work.steps,
-        orders_removed=work.orders,
-        uncleanable={p: why for p, why in work.uncleanable.items() if why is not None},
+        segments=tuple(draft.segments),
+        first_dirty=tuple(draft.first_dirty),
+        released=_with_released(manifest.released, draft),
+        tombstones_removed=draft.steps,
+        orders_removed=draft.orders,
+        uncleanable={p: why for p, why in draft.uncleanable.items() if why is not None},
         markers=markers_after(
             manifest.markers,
             marked=edit.marked,
             unmarked=edit.unmarked,
             starts=head.partitions.start if edit.start else None,
-            fresh=work.markers,
+            fresh=draft.markers,
         ),
-        covered=tuple(work.covered) if any(work.covered) else (),
-        erasures={name: one for name, one in work.erasures.items() if one is not None},
+        covered=tuple(draft.covered) if any(draft.covered) else (),
+        erasures={name: one for name, one in draft.erasures.items() if one is not None},
     )
     return _with_times_reset(made, time_ms) if edit.reset_times else made
 
 
-def _with_released(before: tuple[Released, ...], work: Work) -> tuple[Released, ...]:
+def _with_released(before: tuple[Released, ...], draft: Draft) -> tuple[Released, ...]:
     """Returns all released objects, each with the newest commit that took a chunk from it (§6)."""
-    gone = work.forgotten.union(work.released)
+    gone = draft.forgotten.union(draft.released)
     if not gone:
         return before
     left = [r for r in before if r.path not in gone]
-    return (*left, *(r for r in work.released.values() if r.path not in work.forgotten))
+    return (*left, *(r for r in draft.released.values() if r.path not in draft.forgotten))
 
 
 def _with_times_reset(manifest: Manifest, time_ms: int) -> Manifest:

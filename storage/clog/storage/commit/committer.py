@@ -266,7 +266,8 @@ class Committer:
         for losses in range(losses_max):
             if losses:
                 turns.saw(tip.recent.known)
-                began_ms, took_ms = (now_ms := self._clock.monotonic_ms()), now_ms - began_ms
+                now_ms = self._clock.monotonic_ms()
+                began_ms, took_ms = now_ms, now_ms - began_ms
                 if not self._asks_for_a_turn(took_ms):
                     turns.wait_after_loss(losses)
                 tip.refresh()
@@ -275,9 +276,9 @@ class Committer:
                 return commit
             turns.begin_try()
             began = tip.now()
-            winner = create_commit(self._store, commit, clock=self._clock, ids=self._ids)
-            turns.end_try(won=winner is Created.OURS)
-            if winner is Created.OURS:
+            outcome = create_commit(self._store, commit, clock=self._clock, ids=self._ids)
+            turns.end_try(won=outcome is Created.OURS)
+            if outcome is Created.OURS:
                 tip.made(commit, began)
                 turns.saw(tip.recent.known)
                 self._hint()  # K6
@@ -285,10 +286,10 @@ class Committer:
                     with suppress(ClogError, FileNotFoundError):  # It was committed.
                         self._snapshot(operation)
                 return commit
-            if winner is Created.NOWHERE:
+            if outcome is Created.NOWHERE:
                 self._store.written += _files_of(commit)
                 self._deny(commit)
-            tip.lost_to(winner if isinstance(winner, Commit) else None)
+            tip.lost_to(outcome if isinstance(outcome, Commit) else None)
         raise LostRaceError(
             f"{operation} on {self._store.url} lost {losses_max} commit races, the last to version"
             f" {tip.commit.version}; use fewer writers at once, or larger batches"
@@ -771,7 +772,7 @@ def keep_reserve(store: Store, data_bytes: Callable[[], int]) -> None:
     `RESERVE_BYTES`. An existing one stays unless the log has outgrown it by far. A log with little
     data gets none. Its size is asked only where that may change something.
     """
-    if not is_on_disk(store) or 2 * (there_bytes := _size_bytes(store) or 0) >= RESERVE_BYTES:
+    if not is_on_disk(store) or 2 * (there_bytes := _reserve_bytes(store) or 0) >= RESERVE_BYTES:
         return
     size_bytes = min(data_bytes(), RESERVE_BYTES)
     if size_bytes >= DATA_BYTES_MIN and 2 * there_bytes < size_bytes:
@@ -783,7 +784,7 @@ def keep_reserve(store: Store, data_bytes: Callable[[], int]) -> None:
 
 def give_up_reserve(store: Store) -> bool:
     """Deletes the reserve in a log's folder; returns whether there was one."""
-    if not is_on_disk(store) or _size_bytes(store) is None:
+    if not is_on_disk(store) or _reserve_bytes(store) is None:
         return False
     store.delete(documents.RESERVE)
     return True
@@ -806,7 +807,7 @@ def is_on_disk(store: Store) -> bool:
     return isinstance(store, LocalStore)
 
 
-def _size_bytes(store: Store) -> int | None:
+def _reserve_bytes(store: Store) -> int | None:
     """Returns the size of the reserve, None if there is none."""
     found = (f.size_bytes for f in store.list(documents.RESERVE) if f.path == documents.RESERVE)
     return next(found, None)

@@ -435,6 +435,10 @@ class _Run:
             )
         ask.free_slot(slot)  # Its reader is fenced by now.
 
+    def _is_asked(self, table: SourceTable) -> bool:
+        """Returns whether this table is to be loaded again by request."""
+        return self._reload if isinstance(self._reload, bool) else table.what in self._reload
+
     def _due(self, home: Home, tables: Sequence[SourceTable]) -> dict[int, str]:
         """Returns why tables are reloaded, by oid; InvalidInputError: one cannot be captured."""
         due = {}
@@ -445,7 +449,7 @@ class _Run:
                 f" captured: {', '.join(unknown)}"
             )
         for table in tables:
-            asked = self._reload if isinstance(self._reload, bool) else table.what in self._reload
+            asked = self._is_asked(table)
             binding = home.bindings.get(table.oid)
             if binding is None:
                 if asked:
@@ -502,11 +506,10 @@ class _Run:
             if known is not None and known.take_on(table, plan):
                 return known
             url = f"{self._url}/{folders[table.oid]}"
-            reload = self._reload if isinstance(self._reload, bool) else table.what in self._reload
             made = TableLog(table, plan, url, identity, self._settings)
             if known is not None:
                 made.rows = known.rows
-            made.begin(home.shown, is_taken_over=reload)
+            made.begin(home.shown, is_taken_over=self._is_asked(table))
             return made
 
         pairs = zip(tables, plans, strict=True)

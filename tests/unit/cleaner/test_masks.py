@@ -19,17 +19,10 @@ from clog.storage.format.log_info import FeatureNames
 from clog.storage.format.manifest import apply
 from clog.storage.read.scan import KeyIndexCache
 from clog_testing.counting import CountingStore
-from clog_testing.crash import discard, inside, memory_store
+from clog_testing.crash import inside, memory_store
 
 FEATURE = ["superseded-rows"]
 EAGER = {"min.cleanable.dirty.ratio": "0"}
-
-
-@pytest.fixture
-def store():
-    made = memory_store()
-    yield made
-    discard(made)
 
 
 @pytest.fixture

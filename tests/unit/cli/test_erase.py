@@ -13,12 +13,6 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def url(tmp_path):
-    """A log on disk, created some days ago."""
-    return str(tmp_path / "log")
-
-
-@pytest.fixture
 def done(url):
     """A completed erasure, with its secret."""
     clock = ManualClock(now_ms=1_700_000_000_000)

@@ -7,7 +7,6 @@ import pytest
 from clog.storage import (
     InvalidInputError,
     Log,
-    ManualClock,
     NotFoundError,
     TransactionFencedError,
     TransactionTimeoutError,
@@ -27,11 +26,6 @@ from clog_testing.undecided import append_undecided
 
 def rows(*values, key="k"):
     return [{"key": key, "value": value} for value in values]
-
-
-@pytest.fixture
-def clock():
-    return ManualClock(now_ms=1_000_000)
 
 
 @pytest.fixture

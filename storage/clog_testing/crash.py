@@ -35,7 +35,8 @@ from clog.storage.store import open_store
 from clog.storage.store.contract import Store, Within
 from clog_testing.faults import DONE, Call, CrashAt, CrashedError, FaultyStore, When
 
-OF_CREATES = ("refused", "denied")
+_WAYS: tuple[When, ...] = get_args(When)
+_OF_CREATES = ("refused", "denied")
 _READS = ("get", "get_ranges", "list")
 _OF_K3 = {COLUMNS: "C10", PAGES: "C3", SNAPSHOTS: "C4"}
 _NUMBERS = count()
@@ -87,30 +88,35 @@ def crash_runs(
     first = FaultyStore(copy_of(template))
     act(first)
     written: Store | None = None
-    for call in first.calls:
-        for when in get_args(When):
-            if when in OF_CREATES and call.operation != "create":
-                continue
-            result, error, killed = None, None, True
-            only_reads = when == "before" or (when == "after" and call.operation in _READS)
-            if written is not None and only_reads:
-                inner = copy_of(written)
-            else:
-                inner, killed = copy_of(template), False
-                try:
-                    result = act(FaultyStore(inner, CrashAt(call.index, when)))
-                except CrashedError:
-                    killed = True
-                except ClogError as e:
-                    error = e
-                # Who notes its own death, and goes on to tell of it, must run each time.
-                copies = copies and (killed or when not in ("before", "after"))
-                if when in ("before", "after"):
-                    if written is not None:
-                        discard(written)
-                    written = copy_of(inner) if copies else None
-            point = crash_point(first.calls, call.index, done=when in DONE)
-            yield CrashRun(call, when, point, inner, result, error, killed)
+    for call, when in _hits(first.calls):
+        result, error, killed = None, None, True
+        adds_nothing = when == "before" or (when == "after" and call.operation in _READS)
+        if written is not None and adds_nothing:
+            inner = copy_of(written)  # What the kill before this one left.
+        else:
+            inner, killed = copy_of(template), False
+            try:
+                result = act(FaultyStore(inner, CrashAt(call.index, when)))
+            except CrashedError:
+                killed = True
+            except ClogError as e:
+                error = e
+            # Who notes its own death, and goes on to tell of it, must run each time.
+            copies = copies and (killed or when not in ("before", "after"))
+            if when in ("before", "after"):
+                if written is not None:
+                    discard(written)
+                written = copy_of(inner) if copies else None
+        point = crash_point(first.calls, call.index, done=when in DONE)
+        yield CrashRun(call, when, point, inner, result, error, killed)
+
+
+def _hits(calls: Iterable[Call]) -> Iterator[tuple[Call, When]]:
+    """Yields each call with each way in which it can be hit."""
+    for call in calls:
+        for when in _WAYS:
+            if call.operation == "create" or when not in _OF_CREATES:
+                yield call, when
 
 
 def unlike(runs: Iterable[CrashRun]) -> Iterator[CrashRun]:

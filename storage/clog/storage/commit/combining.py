@@ -344,9 +344,8 @@ class Combiner:
                 raise
             finally:
                 self._waits = False
-            if done is not None and not (
-                isinstance(done, OperationOutcome) and not done.is_applied
-            ):
+            is_withdrawn = isinstance(done, OperationOutcome) and not done.is_applied
+            if done is not None and not is_withdrawn:
                 return done
             group.withdraw()
 

@@ -16,6 +16,8 @@ REFUSE         not done, `StoreRefusedError` that     the error at once: nothing
                is certain
 REFUSE_AFTER   done, `StoreRefusedError`: a client's  a commit is read back and recognised
                repeat of what was done is refused
+FULL           not done, `StoreFullError`             the error at once, and what was written for
+                                                      a commit is deleted
 CRASH_BEFORE   not done, the process is gone          old or new state, nothing else
 CRASH_AFTER    done, the process is gone              the same
 CONFLICT       a create is not done and refused, as   the same version again
@@ -51,6 +53,7 @@ from clog.storage.store.contract import (
     ObjectExistsError,
     Store,
     StoredObject,
+    StoreFullError,
     StoreRefusedError,
     WrappingStore,
 )
@@ -69,6 +72,7 @@ class FaultKind(StrEnum):
     FAIL_AFTER = "fail_after"
     REFUSE = "refuse"
     REFUSE_AFTER = "refuse_after"
+    FULL = "full"
     CRASH_BEFORE = "crash_before"
     CRASH_AFTER = "crash_after"
     CONFLICT = "conflict"
@@ -267,6 +271,8 @@ class FaultyStore(WrappingStore):
             raise ObjectExistsError(errno.EEXIST, f"{what} met another, as planned", path)
         if kind == FaultKind.REFUSE:
             raise StoreRefusedError(f"{what} was refused as planned; grant it", certain=True)
+        if kind == FaultKind.FULL:
+            raise StoreFullError(f"{what} found no room, as planned; nothing was written")
         if fault is not None:
             self._prelude(fault, call)
         try:

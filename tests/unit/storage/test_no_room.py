@@ -5,31 +5,15 @@ are deleted.
 import pytest
 
 from clog.storage import Log, StateStore
-from clog.storage.store.contract import StoreFullError, WrappingStore
+from clog.storage.store.contract import StoreFullError
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 
-
-class SmallStore(WrappingStore):
-    """A store that takes no commits while ``has_room`` is false, and ``objects`` data objects."""
-
-    has_room = True
-    objects = 1 << 20
-
-    def put(self, path, data):
-        if path.startswith("_clog/") and "/data/" in path:
-            if not self.objects:
-                raise StoreFullError("no room; nothing was written")
-            self.objects -= 1
-        self.inner.put(path, data)
-
-    def create(self, path, data):
-        if not self.has_room:
-            raise StoreFullError("no room; nothing was written")
-        self.inner.create(path, data)
+NO_COMMITS = Fault(FaultKind.FULL, "create", times=99)
 
 
 @pytest.fixture
 def disk(store):
-    return SmallStore(store)
+    return FaultyStore(store)
 
 
 @pytest.fixture
@@ -51,7 +35,7 @@ def check_rest(log, count):
     """Only committed files are left, and the handle continues."""
     assert len(objects_of(log)) == 1
     disk = log.handle.standing.root
-    disk.has_room, disk.objects = True, 1 << 20
+    disk.plan = Faults()
     log.append(ROWS)
     assert sum(batch.num_rows for batch in Log.open(disk).read()) == count
 
@@ -59,7 +43,7 @@ def check_rest(log, count):
 @pytest.mark.parametrize("producer", [None, ("p", 1)])
 def test_an_append_that_cannot_be_committed_leaves_nothing(disk, log, producer):
     """S68: left there, its objects would occupy the space that deleteRecords needs, for a day."""
-    disk.has_room = False
+    disk.plan = Faults(NO_COMMITS)
     with pytest.raises(StoreFullError):
         log.append(ROWS, producer=producer)
     check_rest(log, 5)
@@ -67,7 +51,7 @@ def test_an_append_that_cannot_be_committed_leaves_nothing(disk, log, producer):
 
 def test_an_append_of_several_objects_leaves_nothing_of_those_before(disk, log):
     """Neither does one whose third object finds no space."""
-    disk.objects = 2
+    disk.plan = Faults(Fault(FaultKind.FULL, "put", "*/data/*", nth=3, times=99))
     with pytest.raises(StoreFullError):
         log.append(ROWS)
     check_rest(log, 5)
@@ -77,11 +61,11 @@ def test_an_append_to_a_visible_transaction_leaves_nothing(disk, log):
     """And the transaction continues."""
     with log.transaction("job", visible=True) as begun:
         begun.append(ROWS[:1])
-        disk.has_room = False
+        disk.plan = Faults(NO_COMMITS)
         with pytest.raises(StoreFullError):
             begun.append(ROWS[1:])
         assert len(objects_of(log)) == 2
-        disk.has_room = True
+        disk.plan = Faults()
     assert sum(batch.num_rows for batch in log.read(isolation="read_committed")) == 2
 
 
@@ -90,10 +74,10 @@ def test_a_transaction_that_is_aborted_leaves_nothing(disk, log):
     for end in ("commit", "abort"):
         begun = log.transaction("job")
         begun.append(ROWS)
-        disk.has_room = False
+        disk.plan = Faults(NO_COMMITS)
         with pytest.raises(StoreFullError):
             begun.commit()
-        disk.has_room = True
+        disk.plan = Faults()
         getattr(begun, end)()
         assert sum(batch.num_rows for batch in log.read()) == 5
     assert set(objects_of(log)) == set(log.handle.manifest().files())
@@ -103,10 +87,10 @@ def test_a_state_store_that_finds_no_room_leaves_nothing(disk, log, tmp_path):
     """Its commit may be repeated, with its own objects."""
     with StateStore(disk, tmp_path, "app") as state:
         state.put("k", "1")
-        disk.has_room = False
+        disk.plan = Faults(NO_COMMITS)
         with pytest.raises(StoreFullError):
             state.commit()
         assert len(objects_of(log)) == 1
-        disk.has_room = True
+        disk.plan = Faults()
         state.commit()
         assert state.get("k") == b"1"

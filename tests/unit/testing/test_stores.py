@@ -4,7 +4,7 @@ import pytest
 
 from clog.storage import ManualClock, StoreUnavailableError
 from clog.storage.store import open_store
-from clog.storage.store.contract import ObjectExistsError, StoreRefusedError
+from clog.storage.store.contract import ObjectExistsError, StoreFullError, StoreRefusedError
 from clog_testing.clocked import ClockedStore
 from clog_testing.counting import CountingStore
 from clog_testing.faults import (
@@ -104,6 +104,14 @@ def test_refuse_does_nothing(inner):
     assert raised.value.certain
     with pytest.raises(FileNotFoundError):
         inner.get("b")
+
+
+def test_a_full_store_does_nothing(inner):
+    """And what is there can be read."""
+    store = faulty(inner, FaultKind.FULL, operation="[pc]*")
+    with pytest.raises(StoreFullError):
+        store.create("b", b"1")
+    assert [found.path for found in store.list("")] == ["a"]
 
 
 def test_refuse_after_was_done(inner):

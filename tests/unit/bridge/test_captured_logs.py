@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from clog.bridge.postgres.catalogue import SourceTable
-from clog.bridge.postgres.logs import ID, Filler, Home, LogSettings, TableLog, all_of
+from clog.bridge.postgres.logs import ID, CaptureSettings, Filler, Home, TableLog, all_of
 from clog.bridge.postgres.source import Identity
 from clog.bridge.postgres.tables import Changes, Column
 from clog.bridge.postgres.types import Type, plan_from
@@ -38,7 +38,7 @@ TYPES = {
 }
 
 
-class Settings(LogSettings):
+class Settings(CaptureSettings):
     """Opens logs in folders of one store."""
 
     store = None

@@ -63,8 +63,8 @@ from clog.bridge.postgres.logs import (
     FLUSH_BYTES,
     ID,
     SEED,
+    CaptureSettings,
     Home,
-    LogSettings,
     TableLog,
     all_of,
     no_home,
@@ -163,7 +163,7 @@ def capture_mysql(  # noqa: PLR0913 - one for each option
         raise InvalidInputError(
             f"columns of MySQL can be masked by drop or hash, not by {wrong[0]!r:.40}"
         )
-    settings = LogSettings(
+    settings = CaptureSettings(
         partitions=partitions,
         config=dict(config or {}),
         storage_options=storage_options,
@@ -267,7 +267,7 @@ class _Run:
         server: Server,
         url: str,
         choice: Choice,
-        settings: LogSettings,
+        settings: CaptureSettings,
         on_progress: Callable[[Captured], None],
     ) -> None:
         self._server = server

@@ -34,8 +34,8 @@ from clog.bridge.postgres.logs import (
     ABOUT,
     FLUSH_BYTES,
     SEED,
+    CaptureSettings,
     Home,
-    LogSettings,
     TableLog,
     all_of,
 )
@@ -201,7 +201,7 @@ def capture(  # noqa: PLR0913 - one for each option
     >>> capture("postgres://me@localhost/shop", "shop", once=True)  # doctest: +SKIP
     """
     choice = Choice(tuple(tables), tuple(exclude), dict(masks or {}), events)
-    settings = LogSettings(
+    settings = CaptureSettings(
         partitions=partitions,
         config=dict(config or {}),
         storage_options=storage_options,
@@ -236,7 +236,7 @@ class _Run:
         source: Source,
         url: str,
         choice: Choice,
-        settings: LogSettings,
+        settings: CaptureSettings,
         *,
         once: bool,
         publication: str | None,

@@ -103,8 +103,8 @@ class Origin(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings(Reach):
-    """How logs are opened and made: with these partitions, configs, and key for hashes."""
+class CaptureSettings(Reach):
+    """How tables' logs are opened and made: with these partitions, configs, and key for hashes."""
 
     partitions: int
     config: Mapping[str, str]
@@ -151,7 +151,7 @@ class TableLog:
         plan: TablePlan,
         url: str,
         identity: Origin,
-        settings: LogSettings,
+        settings: CaptureSettings,
     ) -> None:
         self.table = table
         self.plan = plan
@@ -474,7 +474,7 @@ class Home:
         kept: its records; those that belong to no table are the capture's own.
     """
 
-    def __init__(self, url: str, identity: Origin, settings: LogSettings) -> None:
+    def __init__(self, url: str, identity: Origin, settings: CaptureSettings) -> None:
         self.position = 0
         self.timeline: int | None = None
         self.bindings: dict[int, Binding] = {}

@@ -8,6 +8,7 @@ import pytest
 from clog.storage import (
     AlreadyExistsError,
     CorruptionError,
+    InvalidInputError,
     Log,
     LogReplacedError,
     ManualClock,
@@ -15,7 +16,6 @@ from clog.storage import (
     StoreUnavailableError,
     VersionExpiredError,
 )
-from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.tip import CONFIRM_MS, block_body, read_block
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
@@ -267,6 +267,7 @@ def test_a_committer_that_sleeps_after_it_lost_to_two_zombies(aged, clock):
     early, late = aged
     swapped = SwappedStore(copy_of(early), clock=clock)
     log = Log.open(swapped, clock=clock, ids=SeededIds(77))
+    assert log.end_offsets() == {0: ASLEEP_AT}
     zombie = Log.open(copy_of(early), ids=SeededIds(88))
     left = [documents.commit_path(ASLEEP_AT + n) for n in (1, 2)]
     for _ in left:
@@ -296,26 +297,79 @@ def test_a_committer_that_sleeps_after_it_lost_to_two_zombies(aged, clock):
 
 
 def test_a_committer_that_gave_up_after_a_zombie_knows_its_history(aged, clock):
-    """S47: an older copy in place of the log is no news, though the version before the zombie's is
-    in it.
+    """S47: a copy in which others went on is no news, though the version before the zombie's is in
+    it.
     """
     early, late = aged
     swapped = SwappedStore(copy_of(early), clock=clock)
     log = Log.open(swapped, clock=clock, ids=SeededIds(77))
+    assert log.end_offsets() == {0: ASLEEP_AT}
 
     def deleted_and_taken():
         clock.advance(2 * DAY_MS)
         swapped.become(copy_of(late))
         zombie_commit(swapped.inner, early)
+        Log.open(swapped.inner, clock=clock).alter({"max.message.bytes": 17})
 
     swapped.plan = Faults(Fault(FaultKind.MEANWHILE, "create", run=deleted_and_taken))
-    nothing = NothingToCommit()
-    tried = log.handle.commit(
-        lambda tip, _: Edit() if tip.version == ASLEEP_AT else nothing, operation="try"
-    )
-    assert (tried, log.handle.tip.version) == (nothing, NEWEST)
-    older = copy_of(late)
-    inside(older).delete(documents.commit_path(NEWEST))
+    with pytest.raises(InvalidInputError, match="larger than"):
+        log.append([{"key": "refused", "value": "too large by then"}])
+    assert log.handle.tip.version == NEWEST + 1
+    other = copy_of(late)
+    others = Log.open(other, clock=clock, ids=SeededIds(88))
+    objects = objects_of(others, "k")
+    while others.handle.tip.version < 3 * BLOCK:
+        others.append_objects(objects)
+    close_block(other, 2 * BLOCK)
+    swapped.become(other)
+    clock.advance(CONFIRM_MS)
+    with pytest.raises(LogReplacedError, match="restored from a copy"):
+        log.end_offsets()
+    discard(swapped.inner)
+
+
+@pytest.mark.parametrize("repeats", [True, False], ids=["a duplicate", "its own"])
+def test_a_committer_that_was_told_after_a_loss_knows_its_history(aged, clock, repeats):
+    """S47: a copy in which other commits followed the version before the race is no news: the
+    append that was acknowledged is not in it.
+    """
+    early, late = aged
+    swapped = SwappedStore(copy_of(early), clock=clock)
+    log = Log.open(swapped, clock=clock, ids=SeededIds(77))
+    assert log.end_offsets() == {0: ASLEEP_AT}
+    rival = Log.open(swapped.inner, clock=clock, ids=SeededIds(88))
+
+    def taken():
+        rival.append([{"key": "sent", "value": "1"}], producer=("p" if repeats else "rival", 0))
+
+    swapped.plan = Faults(Fault(FaultKind.MEANWHILE, "create", run=taken))
+    result = log.append([{"key": "sent", "value": "1"}], producer=("p", 0))
+    assert (result.version, result.duplicate) == (ASLEEP_AT + 2 - repeats, repeats)
+    swapped.become(copy_of(late))
+    clock.advance(CONFIRM_MS)
+    with pytest.raises(LogReplacedError, match="restored from a copy"):
+        log.end_offsets()
+    discard(swapped.inner)
+
+
+def test_a_committer_that_was_refused_after_a_loss_knows_its_history(aged, clock):
+    """S47: an older copy is no news, though the version before the race is in a closed block."""
+    early, _ = aged
+    swapped = SwappedStore(copy_of(early), clock=clock)
+    rival = Log.open(swapped.inner, clock=clock, ids=SeededIds(88))
+    objects = objects_of(rival, "k")
+    while rival.handle.tip.version < BLOCK - 1:
+        rival.append_objects(objects)
+    log = Log.open(swapped, clock=clock, ids=SeededIds(77))
+    assert log.end_offsets() == {0: BLOCK - 1}
+    limit = Fault(FaultKind.MEANWHILE, "create", run=lambda: rival.alter({"max.message.bytes": 17}))
+    swapped.plan = Faults(limit)
+    with pytest.raises(InvalidInputError, match="larger than"):
+        log.append([{"key": "refused", "value": "too large by then"}])
+    close_block(swapped.inner, 0)
+    older = copy_of(swapped.inner)
+    rival.append_objects(objects)
+    assert log.end_offsets() == {0: BLOCK}
     swapped.become(older)
     clock.advance(CONFIRM_MS)
     with pytest.raises(LogReplacedError, match="restored from a copy"):

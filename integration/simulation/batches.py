@@ -9,17 +9,22 @@ from itertools import count, islice
 from pathlib import Path
 
 from planted import planted
-from planted_deals import DEAL_BUGS
+from planted_deals import CUT_BUGS, DEAL_BUGS
 from planted_erasures import ERASURE_BUGS
+from planted_mirrors import MIRROR_BUGS
 from planted_orders import ORDER_BUGS
 from planted_proposals import PROPOSAL_BUGS
+from planted_state import STATE_BUGS
 from world import (
     SEVERAL,
     SPECIAL_EVERY,
     World,
     is_of_authors,
+    is_of_cuts,
     is_of_erasures,
+    is_of_mirrors,
     is_of_orders,
+    is_of_states,
     is_ordered,
     world_of,
 )
@@ -101,6 +106,9 @@ KINDS = {
     "ordered": is_ordered,
     "orders": is_of_orders,
     "erasures": is_of_erasures,
+    "cuts": is_of_cuts,
+    "mirrors": is_of_mirrors,
+    "states": is_of_states,
 }
 """Worlds that are made for something, by what that is."""
 _MADE_FOR = {
@@ -108,6 +116,9 @@ _MADE_FOR = {
     "authors": PROPOSAL_BUGS,
     "orders": ORDER_BUGS,
     "erasures": ERASURE_BUGS,
+    "cuts": CUT_BUGS,
+    "mirrors": MIRROR_BUGS,
+    "states": STATE_BUGS,
 }
 
 

@@ -30,21 +30,30 @@ class Cutter(_Wanderer):
         self._named: list = []
 
     def work(self) -> None:
-        choice = self.world.roll(4)
-        if not self._named or choice < 2:
-            self._name()
+        choice, half_told = self.world.roll(4), self._half_told()
+        if not self._named or choice < 2 or half_told:
+            self._name(half_told)
         elif choice == 2:
             self._read()
         else:
             self._drop()
 
-    def _name(self) -> None:
+    def _half_told(self) -> list:
+        """The sites of homes that have decided what another log has not heard yet."""
+        ledger = self.world.ledger
+        decided = [deal for deal in ledger.deals.values() if deal.outcome == COMMITTED]
+        homes = {deal.name.home for deal in decided if ledger.waiting(deal)}
+        standing = [site for site in self.world.sites if site.logs.standing is not None]
+        return [s for s in standing if s.logs.standing.manifest.head.log.log_id in homes]
+
+    def _name(self, homes: list) -> None:
         world = self.world
-        home = self.log_at(world.sites[world.roll(len(world.sites))])
+        among = homes or world.sites
+        home = self.log_at(among[world.roll(len(among))])
         home.handle.refresh()
         self._count += 1
         try:
-            cut = name_cut(home.handle, f"cut-{self._count}", _KEEP_MS[world.roll(2)])
+            cut = name_cut(home.handle, f"{self.name}-{self._count}", _KEEP_MS[world.roll(2)])
         except (NotFoundError, CommitConflictError, InvalidInputError):
             return  # A member is away, or something waits that cannot be ended now.
         if not self._is_over(cut):

@@ -111,8 +111,8 @@ class Dealer(_Wanderer, Transactor):
             raise
 
     def _append(self, t, n: int) -> None:
-        deal, sites = self.deal, self.world.sites
-        site = self.site if deal.is_visible else sites[self.world.roll(len(sites))]
+        deal = self.deal
+        site = self.site if deal.is_visible else self.place(n)
         log, batch = self.log_at(site), self.world.batch()
         oracle = self.oracle_at(site)
         intent = oracle.intent(f"append {n} of {deal} of {deal.name.home}")
@@ -123,6 +123,11 @@ class Dealer(_Wanderer, Transactor):
         deal.intents.setdefault(log.id, []).append(intent)
         there = intent.commits or oracle.is_over
         assert there or not deal.is_visible, f"{intent.name} is acknowledged, and not in the log"
+
+    def place(self, n: int):
+        """The site to whose log it appends next; ``n``: so many were before."""
+        del n
+        return self.world.sites[self.world.roll(len(self.world.sites))]
 
     def _commit(self, t) -> None:
         for tries in range(_TRIES_MAX):
@@ -179,6 +184,16 @@ class Dealer(_Wanderer, Transactor):
         assert not done, f"{deal} is committed, and was told {told}"
 
 
+class Spreader(Dealer):
+    """One whose transactions are never visible, and go on from log to log."""
+
+    visible = 0
+
+    def place(self, n: int):
+        sites = self.world.sites
+        return sites[(self.site.number + n) % len(sites)]
+
+
 class Quitter(Dealer):
     """One that aborts most of what it appends, and what it appends is there, undecided, at once."""
 
@@ -207,7 +222,20 @@ class ZombieDealer(Dealer):
     def awaited(self, oracle, version: int):
         world, deal = self.world, self.deal
         then = world.calls_left - 20 - world.roll(80)
-        return lambda: world.calls_left < then or (deal is not None and deal.outcome is not None)
+        if deal is None or deal.outcome is not None:  # It is about to tell what is decided.
+            return lambda: world.calls_left < then
+        return lambda: world.calls_left < then or deal.outcome is not None
+
+
+class Dawdler(ZombieDealer, Spreader):
+    """One that sleeps over what it is about to tell: some logs know what is decided, others not."""
+
+    sleepiness = 5
+
+    def doze(self, call, oracle):
+        is_decided = self.deal is not None and self.deal.outcome is not None
+        self.sleepiness = 80 if is_decided else type(self).sleepiness
+        return super().doze(call, oracle)
 
 
 class Finisher(_Wanderer):

@@ -4,8 +4,8 @@ has heard.
 A *deal* is one transaction of an actor: of several logs, of one, or visible. The ledger knows all
 of a world, by name; the logs' oracles tell it what they see (`fates`). What must be true:
 
-- the home decides, once; committed by nobody but the holder, while the id has its epoch, and with
-  all that it appended to any log (atomicity, no lost write);
+- the home decides, once; committed by nobody but the holder, or by who takes its proposal along,
+  while the id has its epoch, and with all that it appended to any log (atomicity, no lost write);
 - aborted by the holder, by who takes the id up, by an operator, or past the timeout;
 - what its holder was told stays true;
 - a participant is told what the home has decided, or what an operator forced upon it; what was
@@ -97,11 +97,13 @@ class Ledger:
         epoch, _ = self.home_of(deal).taken.states[deal.name.id]
         return deal.outcome or (ABORTED if epoch > deal.name.epoch else None)
 
-    def commit(self, deal: Deal, *, epoch: int) -> None:
-        """Hears that the home commits it, at this epoch of its id."""
+    def commit(self, deal: Deal, *, epoch: int, holders: list) -> None:
+        """Hears that the home commits it, at this epoch of its id; ``holders``: who commits, and
+        whose proposals are taken along.
+        """
         assert deal.outcome is None, f"{deal} was {deal.outcome}, and is committed"
         assert not deal.never, f"{deal} is committed, and somebody was told that it never will be"
-        assert self.acting is deal.holder, f"{deal} is committed by another"
+        assert deal.holder in holders, f"{deal} is committed by another"
         assert deal.name.epoch == epoch, f"{deal} is committed at epoch {epoch}"
         deal.outcome = COMMITTED
 

@@ -75,10 +75,11 @@ class Disk:
         """It keeps no old versions."""
         return True
 
-    def forget_strangers(self, names: Sequence[str]) -> None:
-        """Strangers take these files away, out of whatever folder."""
-        for path in [path for path in self._objects if folder_and_name(path)[1] in names]:
-            del self._objects[path]
+    def forget_strangers(self, names: Sequence[str], paths: Sequence[str]) -> None:
+        """Strangers take files away: those of these names, out of whatever folder, and paths."""
+        for path in list(self._objects):
+            if folder_and_name(path)[1] in names or path in paths:
+                del self._objects[path]
 
     def _tell(self, what: str, path: str, **more) -> None:
         if self.observer is not None:

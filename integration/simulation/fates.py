@@ -83,30 +83,31 @@ class Fates:
 
     def _decide(self, oracle, edit, deal: Deal, ending) -> None:
         if ending.outcome == COMMITTED:
-            assert self._committed_by(oracle, edit) is deal, f"{deal} is committed by no holder"
+            assert deal in self._committed_by(oracle, edit), f"{deal} is committed by no holder"
             return
         age_ms = None if deal.began_ms is None else oracle.clock.now_ms() - deal.began_ms
         epoch, _ = oracle.taken.states[deal.name.id]
         self.ledger.abort(deal, is_taken_up=epoch > deal.name.epoch, age_ms=age_ms)
 
-    def decide(self, oracle, edit) -> Deal | None:
-        """Hears of a commit that may commit a deal; returns it."""
-        deal = self._committed_by(oracle, edit)
-        if deal is not None:
+    def decide(self, oracle, edit) -> list[Deal]:
+        """Hears of a commit that may commit deals, its own and proposed ones; returns them."""
+        deals = self._committed_by(oracle, edit)
+        holders = [self.ledger.acting, *oracle.proposed.takes_from(edit)]
+        for deal in deals:
             epoch, _ = oracle.taken.states[deal.name.id]
-            self.ledger.commit(deal, epoch=epoch)
-        return deal
+            self.ledger.commit(deal, epoch=epoch, holders=holders)
+        return deals
 
-    def _committed_by(self, oracle, edit) -> Deal | None:
-        home = oracle.manifest.head.log.log_id
+    def _committed_by(self, oracle, edit) -> list[Deal]:
+        home, deals = oracle.manifest.head.log.log_id, []
         for by in edit.writers:
             done = None if by.entry.kind != TRANSACTION else by.entry.transaction.committed
             if done is not None and done.version == oracle.newest:
                 name = TransactionName(home, by.entry.writer_id, done.epoch, done.number)
-                return self.ledger.deals.get(name)
-        return None
+                deals.append(self.ledger.deals.get(name))
+        return [deal for deal in deals if deal is not None]
 
-    def join(self, oracle, edit, intents, decided: Deal | None) -> None:
+    def join(self, oracle, edit, intents, decided: list[Deal]) -> None:
         """Hears what a commit appends, once the records have their offsets: the intent of each
         object.
         """
@@ -125,7 +126,7 @@ class Fates:
             if deal is None:
                 assert name is None, f"{intent.name} is taken for a part of {name}"
             elif name is None:
-                assert deal is decided, f"{intent.name} is decided before {deal} is"
+                assert deal in decided, f"{intent.name} is decided before {deal} is"
             else:
                 assert name == deal.name, f"{intent.name} of {deal} is taken for a part of {name}"
                 mine = self._open.setdefault(name, {}).setdefault(p, [])

@@ -9,6 +9,7 @@ happened.
 - Nothing but the creation of a log makes ``_clog/log``, after its first version.
 - An object goes into the folder of the log whose handle puts it.
 - Of a folder that is no log nothing goes but what a creator left.
+- Beside the log somebody restores another one, to take it elsewhere: nothing of that goes.
 """
 
 from disk import Folder, folder_and_name
@@ -18,6 +19,12 @@ from records import PARTITIONS
 from clog.storage.format import documents
 
 _OF_A_CREATION = (documents.commit_path(0), documents.block_path(0))
+_NEIGHBOUR = documents.folder_of("ab" * 16)
+NEIGHBOURS = (
+    *(f"{_NEIGHBOUR}/{documents.commit_path(version)}" for version in (0, 7)),
+    *(f"{_NEIGHBOUR}/{documents.block_path(0)}", f"{_NEIGHBOUR}/{documents.LATEST}"),
+)
+"""Some files of the other log."""
 
 
 class Logs:
@@ -76,6 +83,8 @@ class Logs:
     def written(self, path: str, *, is_new: bool) -> None:
         """Hears of an object that was put or created."""
         folder, name = folder_and_name(path)
+        if folder == _NEIGHBOUR:
+            return
         if folder:
             if folder not in self._oracles:
                 inside = Folder(self.disk, folder)
@@ -100,6 +109,7 @@ class Logs:
             self.changes += 1
             over.note_deletion()
             return
+        assert folder != _NEIGHBOUR, f"{path} deleted, which is of a log that is restored"
         oracle = self._oracles[folder]
         if oracle.is_over:
             if oracle is not self.standing:

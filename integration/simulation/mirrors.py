@@ -41,9 +41,9 @@ class Mirror(Transactor):
         )
         covered = {p: end + world.roll(6) for p, end in ends.items()}
         starts = {
-            p: min(covered[p], max(0, end - 6 + world.roll(10)))
+            p: min(covered[p], max(0, end - 4 + world.roll(10)))
             for p, end in ends.items()
-            if world.roll(4) == 0
+            if world.roll(3) == 0
         }
         t.cover(covered, start=starts)
         t.positions(QUEUE, {PLACES + p: end for p, end in covered.items()})

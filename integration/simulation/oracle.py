@@ -164,7 +164,7 @@ class Oracle:
             return
         assert is_new, f"{path} was overwritten"
         if path.startswith(documents.PROPOSALS):
-            self.proposed.created(self.store, path)
+            self.proposed.created(self.store, path, self._ledger.acting)
             return
         # A file that a zombie leaves in the place of one that was deleted makes nothing younger.
         self._written_ms.setdefault(path, self.clock.now_ms())
@@ -379,8 +379,8 @@ class Oracle:
         self._append(version, edit)
         fates.join(self, edit, self._intent_of, decided)
         self._reach(edit.reached_after)
-        if decided is not None:
-            self._ledger.check_whole(decided)
+        for deal in decided:
+            self._ledger.check_whole(deal)
         times = self._time_ms[version], self.clock.now_ms() + SKEW_MS, RETENTION_MS_MIN
         fates.check(self.manifest, *times)
         return ended

@@ -13,7 +13,7 @@ import actors
 import disk
 import keepers
 from limits import Patch, patching
-from planted_deals import DEAL_BUGS
+from planted_deals import CUT_BUGS, DEAL_BUGS
 from planted_erasures import ERASURE_BUGS
 from planted_masks import MASK_BUGS
 from planted_mirrors import MIRROR_BUGS
@@ -525,6 +525,7 @@ BUGS: dict[str, Callable[[Patch], None]] = {
     "group mixes writers": group_mixes_writers,
     "tip is seen in two steps": tip_seen_in_two_steps,
     **DEAL_BUGS,
+    **CUT_BUGS,
     **STATE_BUGS,
     **MASK_BUGS,
     **MIRROR_BUGS,

@@ -23,18 +23,26 @@ class Proposed:
     Attributes:
         posted: by author and number the bodies of the proposals that were created.
         taken: how many others have applied, and withdrawn.
+        posters: the actor of each author.
     """
 
     posted: dict[tuple[str, int], list[dict]] = field(default_factory=dict)
+    posters: dict[str, object] = field(default_factory=dict)
     taken: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
 
-    def created(self, store, path: str) -> None:
+    def created(self, store, path: str, poster: object) -> None:
         """Hears of a proposal."""
         body = documents.decode("proposal", store.get(path), where=path)
         stamp, author, number, attempt = documents.proposal_of(path)
         named = (body["stamp"], body["author"], body["number"], body.get("attempt", 0))
         assert named == (stamp, author, number, attempt), f"{path} says {named}"
         self.posted.setdefault((author, number), []).append(body)
+        self.posters[author] = poster
+
+    def takes_from(self, edit) -> list:
+        """The actors whose proposals a commit applies."""
+        answers = () if edit.combined is None else edit.combined.authors
+        return [self.posters.get(one.author) for one in answers if one.is_applied]
 
     def check(self, before, record, edit) -> None:
         """Hears of a commit upon a head."""

@@ -24,7 +24,16 @@ from chased import Chased
 from company import Company
 from crowd import Crowd
 from cutters import Cutter
-from dealers import Dealer, Finisher, Hanging, Quitter, ZombieDealer, ZombieFinisher
+from dealers import (
+    Dawdler,
+    Dealer,
+    Finisher,
+    Hanging,
+    Quitter,
+    Spreader,
+    ZombieDealer,
+    ZombieFinisher,
+)
 from deals import Ledger
 from disk import Clock
 from erasers import Eraser, Holder, ZombieEraser
@@ -40,6 +49,7 @@ from keepers import (
     sweep,
 )
 from limits import small_limits
+from logs import NEIGHBOURS
 from marks import GHOST, MODES, points_of
 from mirrors import Mirror, Stranger, ZombieMirror
 from oracle import STRANGERS, Oracle
@@ -71,6 +81,7 @@ SEVERAL = (8, 9)
 SITES = 3
 ZOMBIE_CALLS = 400
 SEVERAL_CALLS = 400
+CUTS_CALLS = 1_000
 STATE_CALLS = 900
 CLEANER_CALLS = 300
 AUTHORS_CALLS = 900
@@ -178,6 +189,17 @@ _AROUND_DEALS = (
     *((f"recreator@{n}", Recreator, 4) for n in range(SITES)),
     *(("job/1@1", Transactor, 20), ("cutter", Cutter, 50)),
 )
+_AROUND_CUTS = (
+    *((f"cutter-{n}", Cutter, 100) for n in (1, 2, 3)),
+    *(("deal/1@0", Spreader, 60), ("deal/zombie@0", Dawdler, 100), ("next/1@0", Spreader, 60)),
+    *(("other/1@1", Spreader, 60), ("other/zombie@1", Dawdler, 100)),
+    ("finisher/zombie", ZombieFinisher, 40),
+    *((f"plain@{n}", PlainWriter, 20) for n in range(SITES)),
+    *((f"cleaner-1@{n}", CleanerActor, 20) for n in range(SITES)),
+    *((f"sweeper-1@{n}", Sweeper, 30) for n in range(SITES)),
+    *((f"operator@{n}", Operator, 15) for n in range(SITES)),
+    *((f"recreator@{n}", Recreator, 2) for n in range(SITES)),
+)
 _MIRRORS = (("mirror/1", Mirror), ("mirror/2", Mirror), ("mirror/zombie", ZombieMirror))
 _AROUND_MIRRORS = (
     *("cleaner-1", "coalescer", "sweeper-1", "reader", "follower", "operator", "recreator"),
@@ -247,6 +269,7 @@ class World:
         trace: a line for each call that an actor made.
         marks: what was hit (`marks`).
         pace: one of so many calls, and of so many pieces of work, has time jump ahead.
+        away_every: at one of so many calls nobody reaches a root for a while.
         is_fleeting: records are soon deleted, and readers sleep.
         slept_over: commits that somebody will create once they are long gone.
         is_calm: only the closing of blocks is disturbed.
@@ -295,7 +318,7 @@ class World:
         self.is_erasing, self.keys, self.secrets = False, KEYS, {}
         self.is_combining = seed // SPECIAL_EVERY % COMBINING_EVERY == 3
         self.is_masked = seed // SPECIAL_EVERY % MASKED_EVERY == 1
-        self.pace, self.answers = (60, 8), 12
+        self.pace, self.answers, self.away_every = (60, 8), 12, 120
         self.late: list[tuple[int, object, Oracle, str, bytes]] = []
 
     @property
@@ -371,15 +394,19 @@ class World:
         for name, sent in self.sequences.items() if self.is_ordered else ():
             del sent[site.logs.standing.last_sequence(name) + 1 :]  # They have no orders.
         if self.is_erasing:
-            site.disk.forget_strangers(STRANGERS)
+            site.disk.forget_strangers(STRANGERS, NEIGHBOURS)
 
     def create_log(self, site, store, clock, ids) -> None:
-        """A new log, of any config; a stranger keeps files among its own."""
+        """A new log, of any config; a stranger keeps files among its own, and restores another log
+        beside it.
+        """
         features = [GIVEN_OFFSETS] if self.is_mirror else []
         config = self._config()
         log = Log.create(store, PARTITIONS, config, clock=clock, ids=ids, features=features)
         for name in () if self.is_erasing else STRANGERS:
             site.disk.put(f"{documents.folder_of(log.handle.standing.log_id)}/{name}", b"kept")
+        for path in () if self.is_erasing else NEIGHBOURS:
+            site.disk.put(path, b"restored")
         if self.features:
             log.upgrade(self.features)
         if self.is_ordered:
@@ -450,7 +477,7 @@ class World:
         kind = actor.storm(call) or self._kind(call, points)
         if creates and oracle.gone_ms is not None and self.roll(2):
             kind = FaultKind.CRASH_AFTER  # What it leaves in the folder may look like news.
-        if len(self.sites) > 1 and self.roll(120) == 0:
+        if len(self.sites) > 1 and self.roll(self.away_every) == 0:
             site.away_until = self.calls_left - 5 - self.roll(40)
         if site.is_away(self.calls_left):
             kind = FaultKind.FAIL_BEFORE
@@ -561,7 +588,7 @@ def world_of(seed: int) -> World:
     elif kind in (1, 5):
         number = 1 + half + seed // SPECIAL_EVERY % half
     # The older worlds have no real Parquet.
-    is_mirror = kind == 6 and seed // SPECIAL_EVERY % 4 == 2
+    is_mirror = is_of_mirrors(seed)
     begin = beginning(number) if number and not parquet and not is_mirror else None
     made_for = (
         (kind in SEVERAL, _world_of_deals),
@@ -591,9 +618,9 @@ def world_of(seed: int) -> World:
         world.cast = [given for given in world.cast if world.roll(100) < given[2]]
         world.cast += [(name, role, 100) for name, role in (*_MIRRORS, ("stranger", Stranger))]
         world.is_mirror, world.calls_left = True, STATE_CALLS
-        world.scheduler.stay = (60, 85)[world.roll(2)]
+        world.scheduler.stay = (60, 90, 97)[world.roll(3)]
     elif kind == 6:
-        is_of_state = seed // SPECIAL_EVERY % 2
+        is_of_state = is_of_states(seed)
         world.let_act(_AROUND_HOSTS if is_of_state else _AROUND_JOBS)
         world.cast += [(name, role, 100) for name, role in _HOSTS if is_of_state]
         if is_of_state:
@@ -622,6 +649,21 @@ def is_of_erasures(seed: int) -> bool:
     """Whether its world is made for erasures: days go by in some, others have several logs."""
     kind, number = seed % SPECIAL_EVERY, seed // SPECIAL_EVERY
     return (kind == 4 and number % 2 == 1) or (kind == SEVERAL[0] and number % 4 == 2)
+
+
+def is_of_states(seed: int) -> bool:
+    """Whether its world is made for state stores."""
+    return seed % SPECIAL_EVERY == 6 and seed // SPECIAL_EVERY % 2 == 1
+
+
+def is_of_mirrors(seed: int) -> bool:
+    """Whether its log is a mirror."""
+    return seed % SPECIAL_EVERY == 6 and seed // SPECIAL_EVERY % 4 == 2
+
+
+def is_of_cuts(seed: int) -> bool:
+    """Whether its world has several logs, and is made for cuts over them."""
+    return seed % SPECIAL_EVERY == SEVERAL[1] and seed // SPECIAL_EVERY % 4 == 1
 
 
 def _can_be_ordered(world: World) -> bool:
@@ -695,11 +737,14 @@ def _world_of_erasers(seed: int, *, begin: World | None, parquet: bool) -> World
 def _world_of_deals(seed: int, *, begin: World | None, parquet: bool) -> World:
     """A world of several logs, and of transactions over them and visible ones."""
     world = World(seed, parquet=parquet, begin=begin, sites=SITES)
-    world.cast = [given for given in _AROUND_DEALS if world.roll(100) < given[2]]
+    around = _AROUND_CUTS if is_of_cuts(seed) else _AROUND_DEALS
+    world.cast = [given for given in around if world.roll(100) < given[2]]
     world.scheduler.stay = (85, 95, 98)[world.roll(3)]
     world.fault_rate = (0, 0, 1, 2)[world.roll(4)]
-    world.calls_left = SEVERAL_CALLS
+    world.calls_left = CUTS_CALLS if is_of_cuts(seed) else SEVERAL_CALLS
     world.pace = 250, (16, 40)[world.roll(2)]
+    if is_of_cuts(seed):
+        world.away_every = 1_000
     if is_of_erasures(seed):
         world.is_erasing, world.pace = True, (150, 8)
         world.cast += [(f"eraser@{n}", Eraser, 100) for n in range(2)]

@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -119,6 +120,27 @@ def test_a_cut_shows_all_logs_of_the_home(disk, logs):
     assert disk.open("home").describe()["members"] == sorted(log.url for log in logs[1:])
     for name in NAMES:
         check_log(Folder(disk.clocked, name), every_version=False)
+
+
+def test_a_transaction_at_any_moment_of_a_cut(disk, logs):
+    """N2, N3: whenever another commits while the logs are looked at, all show it, or none does."""
+    put(logs, "0")
+    looking, made = FaultyStore(disk.clocked), ["0"]
+    for moment in count(1):
+        home = disk.open("home", looking)
+        home.handle.reach = lambda url: Folder(looking, url.rpartition("/")[2])
+
+        def run(value=str(moment)):
+            made.append(value)
+            put(logs, value)
+
+        looking.plan = Faults(Fault(FaultKind.MEANWHILE, "get*", nth=moment, run=run))
+        cut = name_cut(home.handle, "c", None)
+        assert disk.values(cut) in [all_are(value) for value in made[-2:]], f"moment {moment}"
+        drop_cut(home.handle, "c")
+        if made[-1] != str(moment):
+            break
+    assert len(made) > 10
 
 
 def test_a_home_without_members_is_cut_alone(disk):

@@ -121,6 +121,25 @@ def test_every_byte_of_the_keys_goes_and_nothing_else(make_log, store, clock, no
     check_log(store, every_version=False)
 
 
+def test_a_receipt_names_what_has_the_offsets_now(make_log, store, clock):
+    """S60: the object that was written anew, and not its neighbours, which end and begin there."""
+    log = make_log(1, **PLAIN)
+    for keys in (("a", "b"), ("k03", "c"), ("d", "e")):
+        log.append([{"key": key, "value": "1"} for key in keys])
+
+    def objects():
+        log.handle.refresh()
+        return [chunk.object.path for _, chunk in log.handle.manifest().chunks()]
+
+    before = objects()
+    log.erase(["k03"], notify=False)
+    rounds_until_done(log, clock)
+    (done,) = log.erasures()
+    now = objects()
+    assert len(before) == len(now) == 3
+    assert [(path, made) for path, made, *_ in done.receipt["objects"]] == [(before[1], [now[1]])]
+
+
 def test_what_died_by_no_pass_stays(make_log, store, clock):
     """S59: an erasure never removes a record of another key: while no pass runs, all are there."""
     log = make_log(2, **PLAIN, cleanup_policy="delete", retention_ms=-1)

@@ -14,6 +14,8 @@ from clog.storage import CommitConflictError, Log, ManualClock, VersionExpiredEr
 from clog.storage.commit.committer import SKEW_MS_MAX, ClockSkewError
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
+from clog.storage.format.commits import Edit, Pin
+from clog.storage.format.log_info import PUBLICATIONS, FeatureNames
 from clog.storage.objects.records import to_records
 from clog.storage.store import open_store
 from clog.storage.store.contract import temporary_name
@@ -23,6 +25,7 @@ from clog_testing.crash import inside
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log
 
+FEATURES = FeatureNames(write=(PUBLICATIONS,))
 HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
 
@@ -57,6 +60,30 @@ def test_replaced_objects_wait(make_log, put, clean, store, clock):
     with pytest.raises(VersionExpiredError):
         log.table(at=version)
     assert log.handle.manifest().released == ()
+
+
+def test_a_version_that_is_pinned_while_a_sweep_begins(make_log, put, clean, store, clock):
+    """W4: a publisher that took its time pins what nothing needed when the sweep looked."""
+    log = make_log(file_delete_delay_ms=1000)
+    put(log, "a=1 b=1 a=2")
+    log.roll()
+    version = log.version
+    before = log.table(at=version).to_arrow()
+    clean(log)
+    everything = data(store)
+    clock.advance(1001)
+
+    def pin():
+        pins = {"delta": (Pin(0, version, clock.now_ms()),)}
+        log.handle.commit(lambda *_: Edit(features=FEATURES, pins=pins), operation="publish")
+
+    slow = FaultyStore(store)
+    sweeper = Log.open(slow, clock=clock, ids=SeededIds(7))
+    slow.plan = Faults(Fault(FaultKind.MEANWHILE, "create", "*/commits/*", run=pin))
+    assert sweep_released(Work(sweeper.handle, clock.now_ms())).objects == ()
+    assert data(store) == everything
+    assert log.table(at=version).to_arrow() == before
+    check_log(store, every_version=False)
 
 
 def test_an_object_lives_while_any_partition_needs_it(make_log, clean, store, clock):

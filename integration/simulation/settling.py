@@ -78,8 +78,9 @@ def _fail(failure: Exception) -> None:
 
 def _opened(world, site) -> Log:
     disks = {other.disk.url: other.disk for other in world.sites}
-    # Who finishes what another log began writes there: no two may draw the same names.
-    clock, ids = Clock(world.clock, 0), SeededIds(world.seed + 1 + (site.number << 40))
+    # One log is opened twice, and who finishes what another began writes there: no two may draw
+    # the same names.
+    clock, ids = Clock(world.clock, 0), SeededIds(world.roll(1 << 40))
     return Log(Handle(site.disk, clock=clock, ids=ids, reach=disks.__getitem__))
 
 

@@ -18,7 +18,7 @@ _erasing = clog.cleaner.duties.erasing
 def done_with_old_objects(patch: Patch) -> None:
     """The receipt comes while objects that were replaced are there for old versions (E5)."""
 
-    def sweep(work):
+    def sweep(work, _lost):
         _erasing.sweep_orphans(work)
         floor = work.handle.tip.head.orphan_floor
 
@@ -37,7 +37,7 @@ def done_with_orphans(patch: Patch) -> None:
     patch(_erasing, "_sweep", _sweep_without_floor)
 
 
-def _sweep_without_floor(work) -> None:
+def _sweep_without_floor(work, _lost) -> None:
     first = min((r.version for r in work.manifest.released), default=work.manifest.version + 1)
 
     def change(_name, one, _ms):

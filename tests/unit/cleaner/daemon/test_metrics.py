@@ -7,6 +7,7 @@ import socket
 import sys
 import urllib.error
 import urllib.request
+from dataclasses import fields
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from clog.cleaner.daemon.metrics import (
     registry,
 )
 from clog.cleaner.log_round import CleanerSettings
+from clog.cleaner.selection import PassStats
 from clog.cleaner.threads import RequestMeter
 from clog.cli.output import JsonFormatter
 from clog.storage import CorruptionError, InvalidInputError, StoreUnavailableError
@@ -514,3 +516,17 @@ def test_the_readme_names_every_metric():
 
     assert len(metrics._METRICS) > 60
     assert not [row.name for row in metrics._METRICS if not is_named(row.name)]
+
+
+def test_every_sum_is_of_something_that_is_counted():
+    """A metric of a name that nothing counts would be 0 for ever."""
+    page = Path(metrics.__file__)
+    others = "".join(
+        path.read_text() for path in page.parents[1].rglob("*.py") if path.name != page.name
+    )
+    summed = re.findall(r'_sum\(\s*"(\w+)"', page.read_text())
+    counted = {field.name for field in fields(PassStats)}
+    for names in re.findall(r'"(\w+)"(?!\])|\b(\w+)=|\["(\w+)"\] =', others):
+        counted.update(names)
+    assert len(summed) > 20
+    assert not set(summed) - counted

@@ -388,10 +388,12 @@ def place_of(headers: Iterable[Mapping[str, Any]] | None) -> Place | None:
     found.pop(REASON, None)
     try:
         named = {name: value.decode() for name, value in found.items()}
-        partition, offset = int(named[PARTITION]), int(named[OFFSET])
+        told = named[PARTITION], named[OFFSET]
+        partition, offset = map(int, told)
     except (AttributeError, KeyError, ValueError):
         return None
-    if not (0 <= partition < 1 << 31 and 0 <= offset < 1 << 63):
+    is_spelled = all(map(str.isdigit, told))  # `int` also takes signs, spaces and underscores.
+    if not (is_spelled and partition < 1 << 31 and offset < 1 << 63):
         return None
     return Place(named.get(SOURCE) or named.get(LOG_ID, ""), partition, offset, named)
 

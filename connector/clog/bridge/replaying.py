@@ -195,7 +195,8 @@ class _Player:
         of_mirror = np.array([one.source in self._mirrored for one in places], bool)
         partitions = np.array([one.partition for one in places], np.int64)
         offsets = np.array([one.offset for one in places], np.int64)
-        for p in np.unique(partitions[of_mirror]).tolist():
+        there = of_mirror & (partitions < self._log.partitions)
+        for p in np.unique(partitions[there]).tolist():
             mine = np.flatnonzero(of_mirror & (partitions == p))
             wanted = key_bytes(keys.take(to_arrow(mine)))
             last = self._last_offsets(p, pc.unique(wanted), int(offsets[mine].min()))

@@ -108,6 +108,16 @@ def test_events_are_all_played(urls):
     assert replay(*urls[:2], decode=JSON).records == 1
 
 
+def test_a_letter_of_a_partition_that_the_log_has_not(urls):
+    """No record of the log supersedes it, and the log decides where it goes."""
+    letters = Log.create(urls[0], 1, LETTERS_CONFIG)
+    log = mirrored(urls[1], [(5, "a", {"n": 5})], end=10)
+    log.give_offsets()
+    letters.append(letter(2, b"a", b'{"n": 2}', partition=10))
+    assert replay(*urls[:2], decode=JSON).records == 1
+    assert len(rows(log)) == 2
+
+
 def test_a_mirror_that_goes_on_takes_no_letters(urls):
     """Nor does a log of bytes; both say what to do."""
     Log.create(urls[0], 1, LETTERS_CONFIG)
@@ -169,7 +179,7 @@ def test_each_letter_is_played_once_whatever_crashes():
 
 ODD = {
     SOURCE: [b"\xff", None],
-    PARTITION: [b"9" * 30, b"-1", None],
+    PARTITION: [b"9" * 30, b"-1", b"1_0", b" 0", None],
     OFFSET: [b"9" * 30, b"x", b"", None],
 }
 

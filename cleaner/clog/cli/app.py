@@ -155,6 +155,14 @@ class ClogGroup(click.Group):
                 )
 
 
+def _hint_at_configs(error: click.UsageError) -> None:
+    """Adds how a config is given to the error about one that was given like a URL."""
+    is_extra = "unexpected extra argument" in error.message and "=" in error.message
+    options = error.ctx.command.params if error.ctx is not None else ()
+    if is_extra and any("-c" in option.opts for option in options):
+        error.message += "; give a config as -c NAME=VALUE"
+
+
 def _report_error(error: Exception) -> int | None:
     """Prints an error and returns the exit code; None for an error to be handled elsewhere."""
     # Imported late: `clog --help` must not wait for Arrow.
@@ -164,6 +172,7 @@ def _report_error(error: Exception) -> int | None:
     if isinstance(error, BrokenPipeError) and reader_has_left():
         return 0
     if isinstance(error, click.UsageError):
+        _hint_at_configs(error)
         if ERRORS_AS.get() == "text":
             return None  # Click shows it, with the usage.
         print_error(error.format_message(), "usage")

@@ -674,7 +674,12 @@ class NamedReader(Shared):
     def _commit(self, position: Mapping[int, int], read_at: tuple[int, str] | None) -> bool:
         with self._lock:
             handle = self.handle
-            asked = by_partition(handle.tip.head, dict(position), "offset", url=handle.store.url)
+            if not isinstance(position, Mapping):
+                raise InvalidInputError(
+                    f"position={position!r:.80} is not a mapping; give the next offset to read by"
+                    " partition, such as {0: 5}"
+                )
+            asked = by_partition(handle.tip.head, position, "offset", url=handle.store.url)
             with suppress(StoreUnavailableError):  # Positions decide nothing, so trust this one.
                 self._check_reachable(asked)
             self._noted |= asked

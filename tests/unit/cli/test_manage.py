@@ -230,6 +230,7 @@ def test_alter_shows_what_changed(cli, url):
     assert back["changed"] == {"segment.ms": ["5000", "604800000"]}
     assert Log.open(url).config["segment.ms"] == "604800000"
     assert "nothing to change" in cli("alter", url, code=2).stderr
+    assert "-c NAME=VALUE" in cli("alter", url, "segment.ms=5000", code=2).stderr
 
 
 def test_delete_records_is_all_or_nothing(cli, url):

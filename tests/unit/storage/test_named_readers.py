@@ -335,6 +335,8 @@ def test_names_that_are_none(make_log, name):
 def test_arguments_out_of_range(make_log):
     log = make_log()
     log.append(rows(3))
+    with pytest.raises(InvalidInputError, match=r"position=3 is not a mapping; give .* \{0: 5\}"):
+        log.reader("r").commit(3)
     for wrong in ({"expires_after_ms": 0}, {"interval_ms": -1}, {"hold_ms": 1.5}):
         with pytest.raises(InvalidInputError, match="is out of range; allowed"):
             log.reader("r", **wrong)

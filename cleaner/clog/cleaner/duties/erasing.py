@@ -483,6 +483,12 @@ def _ids(work: Work, ended: Erasures, lost: _Lost) -> dict[str, tuple[str, ...]]
     for name, keys in asked.items():
         with lost:
             hashes = _begun(work, name, ended[name]).keys
+            if len(hashes) != len(keys):
+                raise CorruptionError(
+                    f"{documents.begun_receipt_path(name)} of {store.url} has {len(hashes)} keys,"
+                    f" and the request of the erasure {len(keys)}; restore both, or request the"
+                    " erasure again: this one stays pending"
+                )
             ids[name] = tuple(h for h, key in zip(hashes, keys, strict=True) if key in there)
     return ids
 

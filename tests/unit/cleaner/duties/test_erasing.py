@@ -463,6 +463,22 @@ def test_a_lost_document_holds_up_its_own_erasure_alone(make_log, store, clock, 
     assert states == {one.id: "pending" if one is lost else "done" for one in asked}
 
 
+def test_documents_of_an_erasure_that_do_not_fit(make_log, store, clock):
+    """S59: they hold up that erasure alone, and are named."""
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    one, two = log.erase(["k03"], notify=False), log.erase(["k05", "k07"], notify=False)
+    begun = [documents.begun_receipt_path(asked.id) for asked in (one, two)]
+    log.handle.store.put(begun[0], log.handle.store.get(begun[1]))
+    for _ in range(3):
+        with suppress(CorruptionError):
+            Cleaner(log).run_once()
+        clock.advance(DAY_MS + 1)
+    with pytest.raises(CorruptionError, match=rf"{one.id}.* has 2 keys, and the request .* 1;"):
+        Cleaner(log).run_once()
+    assert {one.id: one.state for one in log.erasures()} == {one.id: "pending", two.id: "done"}
+
+
 class SweptStore(WrappingStore):
     """A store that another cleaner sweeps right after each request of an erasure."""
 

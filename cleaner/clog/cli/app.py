@@ -155,16 +155,17 @@ class ClogGroup(click.Group):
                 )
 
 
-def _hint_at_configs(error: click.UsageError) -> None:
+def _with_hint(error: click.UsageError) -> click.UsageError:
     """Adds how a config is given to the error about one that was given like a URL."""
     is_extra = "unexpected extra argument" in error.message and "=" in error.message
     options = error.ctx.command.params if error.ctx is not None else ()
-    if is_extra and any("-c" in option.opts for option in options):
-        error.message += "; give a config as -c NAME=VALUE"
+    if not (is_extra and any("-c" in option.opts for option in options)):
+        return error
+    return click.UsageError(f"{error.message}; give a config as -c NAME=VALUE", error.ctx)
 
 
 def _report_error(error: Exception) -> int | None:
-    """Prints an error and returns the exit code; None for an error to be handled elsewhere."""
+    """Prints an error; returns the exit code, None where others do; raises what Click shows."""
     # Imported late: `clog --help` must not wait for Arrow.
     from clog.storage.errors import ClogError, ErrorKind
     from clog.storage.store.contract import StoreFullError
@@ -172,10 +173,10 @@ def _report_error(error: Exception) -> int | None:
     if isinstance(error, BrokenPipeError) and reader_has_left():
         return 0
     if isinstance(error, click.UsageError):
-        _hint_at_configs(error)
+        hinted = _with_hint(error)
         if ERRORS_AS.get() == "text":
-            return None  # Click shows it, with the usage.
-        print_error(error.format_message(), "usage")
+            raise hinted from None  # Click shows it, with the usage.
+        print_error(hinted.format_message(), "usage")
         return Code.USAGE
     if isinstance(error, ClogError):
         print_error(str(error), error.kind, NO_ROOM if isinstance(error, StoreFullError) else None)

@@ -527,7 +527,7 @@ OF_A_HANDLE = {
     "manifest": truth(lambda handle, _: handle.manifest().version >= THREADS),
     "manifest_at": at_its_version,
 }
-NOT_OF_A_HANDLE = {"withdraw": "where the log is gone"}
+NOT_OF_A_HANDLE = {"withdraw": "where the log is gone", "checked": "of a value that may be none"}
 
 
 @pytest.mark.parametrize("name", OF_A_HANDLE)

@@ -143,7 +143,7 @@ class Going:
         return {place: self.answer(SimpleNamespace(offset=7)) for place in asked}
 
 
-@pytest.mark.parametrize("kind", ["_TRANSPORT", "UNKNOWN_LEADER_EPOCH"])
+@pytest.mark.parametrize("kind", ["_TRANSPORT", "_NOENT", "UNKNOWN_LEADER_EPOCH"])
 def test_a_broker_that_goes_away_while_it_is_asked_is_asked_again(monkeypatch, kind):
     """The client reports at once that a running request is lost, and does not repeat it; a mirror
     that was started at that moment ended, however long it was to wait.

@@ -5,7 +5,8 @@
 driver commits the objects with `append_objects`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
 
@@ -207,6 +208,19 @@ def object_writer(
     )
 
 
+@contextmanager
+def committing(handle: Handle, objects: Sequence[DataObject]) -> Iterator[None]:
+    """Deletes objects if the block, which commits them, fails because the disk is full or the log
+    is gone.
+    """
+    try:
+        with given_back(handle.store, objects):
+            yield
+    except NotFoundError:
+        handle.withdraw(obj.ref.path for obj in objects)
+        raise
+
+
 def append_objects(
     handle: Handle, objects: Sequence[DataObject], writer: Writer | None
 ) -> AppendResult:
@@ -214,18 +228,13 @@ def append_objects(
     request = AppendRequest(
         handle.store.url, objects, writer, handle.writer_pages, handle.ids.uniform
     )
-    try:
-        count = sum(len(obj.chunks) for obj in objects)
-        with given_back(handle.store, objects):
-            done = handle.append(
-                request.prepare,
-                chunks=count,
-                proposed=None if objects and objects[0].is_given else request.proposed,
-                alone=bool(objects) and objects[0].is_given,
-            )
-    except NotFoundError:
-        handle.withdraw(obj.ref.path for obj in objects)
-        raise
+    with committing(handle, objects):
+        done = handle.append(
+            request.prepare,
+            chunks=sum(len(obj.chunks) for obj in objects),
+            proposed=None if objects and objects[0].is_given else request.proposed,
+            alone=bool(objects) and objects[0].is_given,
+        )
     if isinstance(done, Duplicate):
         return _first_result(handle.store, done)
     assert isinstance(done, Appended), "everything else is a duplicate"

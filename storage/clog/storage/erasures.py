@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from clog.storage.append import partitions_of, put_records, records_of
+from clog.storage.append import committing, partitions_of, put_records, records_of
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.proposals import AppendRequest
@@ -42,7 +42,7 @@ from clog.storage.format.erasures import (
 from clog.storage.format.log_info import DEAD_ROWS, ERASURES, NO_FEATURES, FeatureNames
 from clog.storage.keys.hashing import key_bytes
 from clog.storage.objects.orders import header_orders
-from clog.storage.objects.writer import DataObject, given_back
+from clog.storage.objects.writer import DataObject
 from clog.storage.read.lookup import asked_keys, python_keys, records_of_keys
 from clog.storage.readers import Holds, read_holds
 from clog.storage.store.contract import ahead
@@ -125,7 +125,7 @@ def erase(handle: Handle, keys: Sequence[Any], *, notify: bool) -> ErasureReques
         store.put(paths[0], documents.encode("receipt", receipt_to_json(begun)))  # E1
         store.put(paths[1], encode_request(list(hashes.values())))
         objects = _tombstones(handle, wanted) if notify else []
-        with given_back(store, objects):
+        with committing(handle, objects):
             version = _request(handle, known, erasure_id, len(wanted), objects)  # E2
     except CommitStateUnknownError:
         raise  # The log may have the request: its files stay, as they do after an interrupt.

@@ -16,7 +16,7 @@ from enum import Enum
 from functools import partial
 from typing import Protocol, TypeVar
 
-from clog.storage.append import found_offsets, offsets_of
+from clog.storage.append import committing, found_offsets, offsets_of
 from clog.storage.commit.committer import NothingToCommit, Prepare
 from clog.storage.commit.handle import Appended, Handle, part_of
 from clog.storage.commit.proposals import AppendRequest, Covered, OfTransaction, Proposed, Writer
@@ -49,7 +49,7 @@ from clog.storage.format.transactions import (
     TransactionName,
     TransactionState,
 )
-from clog.storage.objects.writer import DataObject, discard, given_back
+from clog.storage.objects.writer import DataObject, discard
 from clog.storage.store.contract import Puts, StoreFullError, together
 from clog.storage.transactions.ids import (
     OPERATION,
@@ -479,13 +479,10 @@ class Committing:
     def append_visible(self, visible: Visible, objects: "Sequence[DataObject]") -> None:
         """Commits records of a visible transaction, undecided."""
         try:
-            with given_back(self._handle.store, objects):
+            with committing(self._handle, objects):
                 visible.append(objects, self.check_time)
         except TransactionFencedError:
             self.fence()
-            raise
-        except NotFoundError:
-            self._handle.withdraw(obj.ref.path for obj in objects)
             raise
 
     @property

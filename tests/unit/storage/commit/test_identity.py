@@ -147,6 +147,17 @@ def test_a_transaction_leaves_nothing_in_a_deleted_log(store, clock, visible):
     assert not [found.path for found in store.list("")]
 
 
+def test_an_erasure_leaves_nothing_in_a_deleted_log(store, clock):
+    """S47, S59: its tombstones have the very keys that are to go."""
+    made(store, clock, 1, ONE)
+    deleting = DeletingStore(store)
+    log = Log.open(deleting, clock=clock)
+    deleting.clock = clock
+    with pytest.raises(NotFoundError):
+        log.erase(["a"])
+    assert not [found.path for found in store.list("")]
+
+
 def test_a_commit_of_a_handle_on_a_deleted_log(store, clock):
     """Nothing is there: no log is created on the way, nothing is left."""
     log = made(store, clock, 1, ONE)

@@ -442,6 +442,14 @@ def test_a_lost_request_is_told_and_holds_nothing_else_up(make_log, store, clock
     assert log.describe()["partition_details"][0]["records"] == 12
 
 
+def clean_for_days(log, clock):
+    """Rounds on three days, which may report damage."""
+    for _ in range(3):
+        with suppress(CorruptionError):
+            Cleaner(log).run_once()
+        clock.advance(DAY_MS + 1)
+
+
 @pytest.mark.parametrize("path", [documents.erasure_path, documents.begun_receipt_path])
 @pytest.mark.parametrize("rounds", [0, 1], ids=["before it is killed", "before it is swept"])
 def test_a_lost_document_holds_up_its_own_erasure_alone(make_log, store, clock, path, rounds):
@@ -453,10 +461,7 @@ def test_a_lost_document_holds_up_its_own_erasure_alone(make_log, store, clock, 
         Cleaner(log).run_once()
     lost = min(asked, key=lambda one: one.id)
     log.handle.store.delete(path(lost.id))
-    for _ in range(3):
-        with suppress(CorruptionError):
-            Cleaner(log).run_once()
-        clock.advance(DAY_MS + 1)
+    clean_for_days(log, clock)
     with pytest.raises(CorruptionError, match=rf"{lost.id}.* is gone; restore it"):
         Cleaner(log).run_once()
     states = {one.id: one.state for one in log.erasures()}
@@ -470,10 +475,7 @@ def test_documents_of_an_erasure_that_do_not_fit(make_log, store, clock):
     one, two = log.erase(["k03"], notify=False), log.erase(["k05", "k07"], notify=False)
     begun = [documents.begun_receipt_path(asked.id) for asked in (one, two)]
     log.handle.store.put(begun[0], log.handle.store.get(begun[1]))
-    for _ in range(3):
-        with suppress(CorruptionError):
-            Cleaner(log).run_once()
-        clock.advance(DAY_MS + 1)
+    clean_for_days(log, clock)
     with pytest.raises(CorruptionError, match=rf"{one.id}.* has 2 keys, and the request .* 1;"):
         Cleaner(log).run_once()
     assert {one.id: one.state for one in log.erasures()} == {one.id: "pending", two.id: "done"}

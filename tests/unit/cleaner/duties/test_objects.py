@@ -39,15 +39,22 @@ def alive(log):
     return {c.object.path for _, c in log.handle.manifest().chunks()}
 
 
-def test_replaced_objects_wait(make_log, put, clean, store, clock):
-    """S27: they stay readable for file.delete.delay.ms, then they are deleted, and old versions
-    say that they expired."""
+@pytest.fixture
+def replaced(make_log, put, clean):
+    """A log whose objects a pass has replaced, the version before that, and its table."""
     log = make_log(file_delete_delay_ms=1000)
     put(log, "a=1 b=1 a=2")
     log.roll()
     version = log.version
     before = log.table(at=version).to_arrow()
     clean(log)
+    return log, version, before
+
+
+def test_replaced_objects_wait(replaced, store, clock):
+    """S27: they stay readable for file.delete.delay.ms, then they are deleted, and old versions
+    say that they expired."""
+    log, version, before = replaced
     everything = data(store)
     clock.advance(1000)
     Cleaner(log).run_once()
@@ -62,14 +69,9 @@ def test_replaced_objects_wait(make_log, put, clean, store, clock):
     assert log.handle.manifest().released == ()
 
 
-def test_a_version_that_is_pinned_while_a_sweep_begins(make_log, put, clean, store, clock):
+def test_a_version_that_is_pinned_while_a_sweep_begins(replaced, store, clock):
     """W4: a publisher that took its time pins what nothing needed when the sweep looked."""
-    log = make_log(file_delete_delay_ms=1000)
-    put(log, "a=1 b=1 a=2")
-    log.roll()
-    version = log.version
-    before = log.table(at=version).to_arrow()
-    clean(log)
+    log, version, before = replaced
     everything = data(store)
     clock.advance(1001)
 

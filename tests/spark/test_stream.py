@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.functions import udf
 
 from clog.cleaner import Cleaner
 from clog.connector import lag
@@ -97,6 +98,47 @@ def test_a_checkpoint_that_was_put_back_stops_the_query(queries, log, target, ch
     queries.append(log, "f")
     queries.run(log.url, target, tmp_path / "old")
     assert sorted(queries.values(target)) == sorted("abcf")
+
+
+def test_a_refused_source_says_why_on_a_checkpoint_too(queries, log, target, checkpoint):
+    """Whatever the trigger, and whether Spark noted the last batch's commit or not."""
+    queries.append(log, "a")
+    queries.run(log.url, target, checkpoint, startingOffsets="earliest")
+    queries.append(log, "b")
+    queries.run(log.url, target, checkpoint)
+    refused = {"view": "table"}, {"partitions": "9"}, {"logId": "f" * 32}
+    told = "is for batch reads", "names \\[9\\]", "f" * 32
+    for has_commit in (True, False):
+        if not has_commit:
+            forget_last_commit(checkpoint, 1)
+        for options, words in zip(refused, told, strict=True):
+            for trigger in ({"once": True}, {"availableNow": True}):
+                with pytest.raises(PySparkException, match=words) as caught:
+                    queries.run(log.url, target, checkpoint, trigger=trigger, **options)
+                assert "NOT_IMPLEMENTED" not in str(caught.value)
+    queries.run(log.url, target, checkpoint)
+    assert queries.values(target) == ["a", "b"]
+
+
+def test_a_sink_that_cannot_commit_says_why(spark, queries, log, target, checkpoint):
+    """Not "Writing job failed": Spark makes a sink again to commit, and again to abort, and shows
+    the last error. Here the log goes while tasks run.
+    """
+    queries.append(log, "a")
+    queries.run(log.url, target, checkpoint, startingOffsets="earliest")
+    meant, gone = Log.open(str(target)).id, str(target)
+
+    def leaves(value):
+        shutil.rmtree(gone)
+        return value
+
+    queries.append(log, "b")
+    leaving = udf(leaves, "binary")
+    writer = queries.stream(log.url).select("key", leaving("value").alias("value")).writeStream
+    writer = writer.format("clog").options(checkpointLocation=str(checkpoint), logId=meant)
+    query = writer.trigger(availableNow=True).start(gone)
+    with pytest.raises(PySparkException, match=f"no log at {gone}|{gone} was deleted"):
+        query.awaitTermination()
 
 
 def test_a_sink_whose_log_was_recreated_stops_the_query(queries, log, target, checkpoint, tmp_path):

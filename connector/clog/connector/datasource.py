@@ -5,6 +5,7 @@ commits), mostly in cold processes, so heavy imports are in the methods that nee
 """
 
 from collections.abc import MutableMapping
+from sys import modules
 from typing import TYPE_CHECKING
 
 import pyspark
@@ -12,16 +13,18 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from clog.connector.schema import shallow
-from clog.storage.errors import ClogError, InvalidInputError, OptionError
+from clog.storage.errors import InvalidInputError, OptionError
 
 if TYPE_CHECKING:
     from clog.connector.read.batch_reader import ClogReader
-    from clog.connector.read.stream_reader import ClogStreamReader, RefusedStreamReader
+    from clog.connector.read.stream_reader import ClogStreamReader
     from clog.connector.write.writers import ClogStreamWriter, ClogWriter
 
 
 SPARK_MIN = (4, 2)
 """The first version with admission control, AvailableNow and the Arrow stream writer."""
+_COMMITS = "pyspark.sql.worker.python_streaming_sink_runner"
+"""What runs in a process that commits micro-batches, or aborts them."""
 
 
 class ClogDataSource(DataSource):
@@ -69,16 +72,16 @@ class ClogDataSource(DataSource):
         return ClogReader(read_options(self.options), schema)
 
     @shallow
-    def streamReader(self, schema: StructType) -> "ClogStreamReader | RefusedStreamReader":
+    def streamReader(self, schema: StructType) -> "ClogStreamReader":
         """Returns a streaming read. An error here would be followed by another one, from Spark's
-        worker, which would stop a reader it does not have; so the reader raises it.
+        worker, which would stop a reader that it does not have; so the reader raises it.
         """
         from clog.connector.options import read_options
         from clog.connector.read.stream_reader import ClogStreamReader, RefusedStreamReader
 
         try:
             return ClogStreamReader(read_options(self.options), schema)
-        except ClogError as e:
+        except Exception as e:  # noqa: BLE001 - the reader raises it.
             return RefusedStreamReader(e)
 
     @shallow
@@ -91,11 +94,13 @@ class ClogDataSource(DataSource):
 
     @shallow
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ClogStreamWriter":
-        """Returns a streaming write."""
+        """Returns a streaming write, of which the process that commits needs no plan."""
         from clog.connector.options import write_options
         from clog.connector.write.writers import ClogStreamWriter
 
-        return ClogStreamWriter(write_options(self.options), schema, overwrite=overwrite)
+        return ClogStreamWriter(
+            write_options(self.options), schema, overwrite=overwrite, plans=_COMMITS not in modules
+        )
 
 
 def _check_spark() -> None:

@@ -47,7 +47,7 @@ def try_open(location: Location) -> "Handle | None":
 
 def opened_if_typed(options: "ReadOptions", schema: "StructType") -> "Handle | None":
     """Checks a user's schema; returns the log's handle, or None for a schema of plain bytes."""
-    handle = try_open(options.location) if needs_types(schema) else None
+    handle = options.location.log().handle if needs_types(schema) else None
     table_of_read(types_of(handle), schema, is_table=options.view == "table")
     return handle
 

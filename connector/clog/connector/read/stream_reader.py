@@ -97,22 +97,6 @@ def check_stream(options: ReadOptions) -> None:
         )
 
 
-class RefusedStreamReader(DataSourceStreamReader):
-    """Replaces a reader that could not be made, and raises the cause when it is used."""
-
-    def __init__(self, cause: ClogError) -> None:
-        self._cause = cause
-
-    @shallow
-    def initialOffset(self) -> dict[str, Any]:
-        """Raises; Spark calls it first."""
-        raise self._cause
-
-    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:  # noqa: ARG002
-        """Raises; never called, as there is no plan."""
-        raise self._cause
-
-
 class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a log as a stream, in Arrow batches."""
 
@@ -122,7 +106,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_stream(options)
         opened_if_typed(options, schema)
         self._position = _ReaderPosition(options.reader_id, options.reader_hold_ms)
-        self._options = options
+        self._options = self._of_keys = options
         self._schema = schema
         self._clock = clock or SystemClock()
         self._handle: Handle | None = None
@@ -209,8 +193,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._options.uncommitted:
             manifest = decided(handle, manifest, ranges)
         self._losses().check_deletes(manifest, starts, since_version=to.version)
-        options = of_the_logs_keys(handle, self._options)
-        return log_partitions(manifest, ranges, options, follow=True)
+        return log_partitions(manifest, ranges, self._of_keys, follow=True)
 
     @shallow_iterator
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
@@ -236,7 +219,11 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             from clog.storage.log import Log
 
             handle = Log.open(self._options.location.store(), clock=self._clock).handle
+            # All that depends on the log, here: a restart calls other methods than a first start.
+            check_log_id(handle, self._options.log_id)
             table_of_read(types_of(handle), self._schema, is_table=False)
+            partitions_read(handle.tip.head, self._options.partitions, url=handle.store.url)
+            self._of_keys = of_the_logs_keys(handle, self._options)
             self._handle = handle
             self._handle.recent(settled=True)  # Its id is written to the checkpoint.
             self._polled_ms = self._answered_ms = self._clock.monotonic_ms()
@@ -306,7 +293,6 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(self, head: "Head") -> StreamOffsets:
         """Returns where a new query begins, checked."""
         handle, parts = self._opened(), self._parts(head)
-        check_log_id(handle, self._options.log_id)
         starting = self._options.starting or "latest"
         version = starting.version if isinstance(starting, Since) else handle.tip.version
         starts = positions(handle, parts, starting, option="starting")
@@ -383,6 +369,29 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _losses(self) -> Losses:
         return Losses(self._opened().store.url, self._options.fail_on_data_loss)
+
+
+class RefusedStreamReader(ClogStreamReader):
+    """Stands for a reader that could not be made: what Spark calls first raises the cause. Which
+    method that is depends on the checkpoint, the trigger and the release, so none is named here.
+    """
+
+    def __init__(self, cause: Exception) -> None:
+        self._cause = cause
+
+    def __getattribute__(self, name: str) -> Any:
+        """Returns a method that raises the cause in place of any that Spark calls."""
+        if name.startswith("_") or name == "stop":
+            return super().__getattribute__(name)
+        cause = self._cause
+
+        def refuse(*_args: Any, **_kwargs: Any) -> Any:
+            raise cause.with_traceback(None) from None
+
+        return refuse
+
+    def stop(self) -> None:
+        """Does nothing: Spark's worker calls it last, and would show its error as the only one."""
 
 
 def limited(

@@ -318,9 +318,14 @@ def check_stream_write(options: WriteOptions) -> None:
 
 
 class ClogStreamWriter(DataSourceStreamArrowWriter):
-    """Appends micro-batches, each exactly once."""
+    """Appends micro-batches, each exactly once. Spark makes one to plan the tasks of a batch, and
+    one to commit it, or to abort it, which does not look at the log before its method is called:
+    an error earlier would be shown as "Writing job failed", in place of that of the commit.
+    """
 
-    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+    def __init__(
+        self, options: WriteOptions, schema: StructType, *, overwrite: bool, plans: bool = True
+    ) -> None:
         if overwrite:
             raise InvalidInputError(
                 "output mode complete is refused: each batch would append the whole result again;"
@@ -328,17 +333,18 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
             )
         check_stream_write(options)
         self._options = options
-        self._plan = plan_write(options, schema, creates_later=True)
+        self._plan = plan_write(options, schema, creates_later=True) if plans else None
 
     @property
     def plan(self) -> "WritePlan":
         """What tasks need to know."""
+        assert self._plan is not None, "tasks are planned where the writer plans"
         return self._plan
 
     @shallow
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> Written:
         """Writes a task's rows."""
-        return write_task(self._plan, iterator, TaskIds.current())
+        return write_task(self.plan, iterator, TaskIds.current())
 
     @shallow
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -347,7 +353,7 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
         objects = answers.objects
         if not objects and batchId:
             return  # An empty batch leaves no trace, so running it again is harmless.
-        log = answers.log(self._plan.location)
+        log = answers.log(self._options.location)
         writer = self._writer(answers, batchId)
         if not objects:
             introduce(log, writer)
@@ -365,7 +371,7 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
         batchId: int,  # noqa: ARG002 - Spark's
     ) -> None:
         """Deletes objects for a log that was not created; never raises (see `write_task`)."""
-        delete_of_new(self._plan.location, messages)
+        delete_of_new(self._options.location, messages)
 
     def _writer(self, answers: Answers, batch_id: int) -> "Writer":
         from clog.storage.commit.proposals import Writer

@@ -776,26 +776,22 @@ def test_spark_gets_this_reader(log):
     assert isinstance(reader, ClogStreamReader)
 
 
-def test_a_reader_that_cannot_be_made_tells_it_when_it_is_asked(log):
-    """An error while creating it would be hidden by one of Spark's worker (UnboundLocalError)."""
-    schema = read_schema(None, include_headers=False)
-    reader = ClogDataSource({"path": log.url, "view": "table"}).streamReader(schema)
-    with pytest.raises(OptionError, match="is for batch reads"):
-        reader.initialOffset()
-
-
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_stream_that_begins_in_another_log_than_meant(log, fail):
-    """S47: `sinceVersion` is a version of the intended log, even if data may be lost."""
+def test_a_stream_in_another_log_than_meant(log, fail):
+    """S47: neither a start, whose `sinceVersion` is one of the intended log, nor a restart goes on
+    there, even if data may be lost.
+    """
     append(log, "a", "b")
     meant = log.handle.standing.log_id
-    options = {"sinceVersion": "1", "logId": meant, "failOnDataLoss": fail, "pollInterval": "0s"}
+    options = {"sinceVersion": "1", "logId": meant, "failOnDataLoss": fail}
     source = Source(log.url, **options)
     assert source.batch() == []
     shutil.rmtree(log.url)
     append(Log.create(log.url, partitions=2), "new")
     with pytest.raises(LogReplacedError, match=f"its id was {meant}, now it is"):
         Source(log.url, **options).batch()
+    with pytest.raises(LogReplacedError, match=f"its id was {meant}, now it is"):
+        restarted(log, source.at, **options).batch()
 
 
 def test_a_query_with_a_name_tells_the_log_how_far_it_is(log, caplog):

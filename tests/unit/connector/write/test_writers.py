@@ -5,6 +5,7 @@ between.
 import json
 import pickle
 import shutil
+import sys
 
 import pyarrow as pa
 import pytest
@@ -481,6 +482,23 @@ def test_aborting_deletes_nothing(url):
     sink.commit(messages)
     sink.make().abort([*messages, None], 0)
     assert len(read(url)) == 1
+
+
+def test_a_sink_made_to_commit_or_abort_looks_at_nothing_before(url, monkeypatch):
+    """Spark would show an error there, of each of the two, as "Writing job failed"; what is wrong
+    with the log is told by the commit.
+    """
+    Sink(url, query="q").begun()
+    sink = Sink(url, query="q", logId=Log.open(url).id)
+    messages = sink.run(rows_of(("a", "1")), batch=1)
+    shutil.rmtree(url)
+    opened_logs._LOGS.clear()
+    with pytest.raises(NotFoundError):
+        sink.make()
+    monkeypatch.setitem(sys.modules, "pyspark.sql.worker.python_streaming_sink_runner", sys)
+    with pytest.raises(NotFoundError, match="no log at"):
+        sink.make().commit(messages, 1)
+    sink.make().abort(messages, 1)
 
 
 def test_an_unknown_outcome_is_told_and_settled_by_the_next_run(url, monkeypatch):

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import threading
 
 import pyarrow as pa
 import pytest
@@ -93,6 +94,44 @@ def test_async_for(log):
 
     assert keys(asyncio.run(main())) == ["a", "b"]
     assert keys(log.reader("billing").follow(poll_ms=None)) == []
+
+
+def test_stop_ends_a_wait_for_more(log, clock, monkeypatch):
+    """Within a tenth of a second, whatever ``poll_ms`` is."""
+    following = log.reader("billing").follow(poll_ms=20_000)
+
+    def sleep_ms(ms):
+        clock.advance(ms)
+        following.stop()
+
+    monkeypatch.setattr(type(clock), "sleep_ms", lambda self, ms: sleep_ms(ms))
+    before = clock.monotonic_ms()
+    assert keys(following) == ["a", "b"]
+    assert clock.monotonic_ms() - before <= 100
+
+
+def test_a_cancelled_loop_ends_its_wait_for_more(log, clock, monkeypatch):
+    """The thread that waits ends as soon as the task does, so the process can."""
+    waits, slept = threading.Event(), []
+
+    def sleep_ms(ms):
+        slept.append(ms)
+        waits.set()
+
+    monkeypatch.setattr(type(clock), "sleep_ms", lambda self, ms: sleep_ms(ms))
+
+    async def main():
+        async def read():
+            async for _ in log.reader("billing").follow(poll_ms=1 << 50):
+                pass
+
+        task = asyncio.create_task(read())
+        await asyncio.to_thread(waits.wait)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())  # Joins the thread at its end.
+    assert max(slept) <= 100
 
 
 def test_a_signal_ends_it_after_the_batch(log, open_log):

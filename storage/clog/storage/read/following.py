@@ -182,7 +182,9 @@ class Following(Generic[_T]):
         self._stopped = False
 
     def stop(self) -> None:
-        """Ends it after the current batch; any thread or signal handler may call it."""
+        """Ends it after the current batch, or within a tenth of a second while it waits for more;
+        any thread or signal handler may call it.
+        """
         self._stopped = True
 
     def _is_stopped(self) -> bool:
@@ -227,11 +229,10 @@ class Following(Generic[_T]):
                 source.end()
 
     def _wait(self, ms: int) -> None:
-        """Waits, in short steps, because a signal handler does not end a sleep."""
-        part_ms = min(ms, _PART_MS) if self._stop_on else ms
+        """Waits in short steps: neither `stop` nor a signal handler ends a sleep."""
         while ms > 0 and not self._stopped:
-            self._sources[0].clock.sleep_ms(min(ms, part_ms))
-            ms -= part_ms
+            self._sources[0].clock.sleep_ms(min(ms, _PART_MS))
+            ms -= _PART_MS
 
     @contextmanager
     def _until_signal(self) -> Iterator[None]:

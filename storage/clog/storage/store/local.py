@@ -11,10 +11,16 @@ F3. Unlink the temporary name, and fsync the folder, so that the name survives a
 Where the filesystem has no hard links (FAT, some network and FUSE mounts) ``renameat2`` with
 ``RENAME_NOREPLACE`` replaces F2; where it has neither, the create is refused.
 A put uses ``rename`` instead of F2 and F3. Folders are made when they are needed.
+
+*No link is followed below the root*: whoever may write there could lead a cleaner to the objects
+of another log. Each call opens one folder after the other, each relative to the one around it, and
+works relative to the last one: what is checked is what is used, whatever is renamed meanwhile. A
+link in the place of a folder or an object is refused, and a listing leaves it out. The root may be
+a link, and so may the folders above it. Nothing stays open between calls, as the root may be moved.
 """
 
 # System calls take text, and an append makes a dozen of them: no `Path` here.
-# ruff: noqa: PTH102, PTH105, PTH108, PTH116, PTH120
+# ruff: noqa: PTH102
 
 import builtins
 import errno
@@ -22,8 +28,8 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from functools import cache
+from contextlib import contextmanager, suppress
+from functools import cache, partial
 from typing import Any
 
 from clog.storage.env import SystemIds
@@ -31,6 +37,7 @@ from clog.storage.errors import UnsupportedFilesystemError
 from clog.storage.store.contract import (
     ObjectExistsError,
     StoredObject,
+    StoreRefusedError,
     check_path,
     check_prefix,
     check_range,
@@ -40,7 +47,11 @@ from clog.storage.store.contract import (
 )
 from clog.storage.store.failures import ABSENT, failed
 
-_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # Opening a pipe would wait for a writer.
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""Opening a pipe would otherwise wait for a writer."""
+_ROOT_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+_FOLDER_FLAGS = _ROOT_FLAGS | os.O_NOFOLLOW
+_LIST_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _READ_BYTES_MAX = 1 << 30
 """Linux reads at most 2 GiB less a page in one call."""
@@ -95,53 +106,113 @@ class LocalStore:
         return call
 
     def put(self, path: str, data: bytes | memoryview) -> None:
-        target = self._path(path)
-        try:
-            temporary = _write_temporary(target, data, fsync=self._fsync)
+        def write(folder: int, name: str) -> None:
+            temporary = _write_temporary(folder, name, data, fsync=self._fsync)
             try:
-                os.replace(temporary, target)
+                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except OSError:
-                _unlink(temporary)
+                _unlink(folder, temporary)
                 raise
-        except OSError as e:
-            raise failed("put", path, self.url, e, certain=True) from e
-        self._synced("put", path)
+
+        self._write("put", path, write)
 
     def create(self, path: str, data: bytes) -> None:
-        target = self._path(path)
-        try:
-            create_file(target, data, fsync=self._fsync)
-        except ObjectExistsError:
-            raise ObjectExistsError(errno.EEXIST, f"exists in {self.url}", path) from None
-        except OSError as e:
-            raise failed("create", path, self.url, e, certain=True) from e
-        self._synced("create", path)
+        self._write("create", path, partial(_create, data=data, fsync=self._fsync))
 
     def delete(self, path: str) -> None:
         try:
-            os.unlink(self._path(path))
+            with self._folder_of(path) as (folder, name):
+                os.unlink(name, dir_fd=folder)
         except OSError as e:
             if e.errno not in ABSENT:
                 raise failed("delete", path, self.url, e) from e
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         folder, _, _ = check_prefix(prefix).rpartition("/")
-        return (found for found in self._walk(folder, prefix) if not is_temporary(found.path))
+        return (found for found in self._listed(folder, prefix) if not is_temporary(found.path))
 
     def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
         folder = check_prefix(prefix).rstrip("/")
-        return (found for found in self._walk(folder) if is_temporary(found.path))
+        return (found for found in self._listed(folder) if is_temporary(found.path))
 
     def forget_old(self, prefix: str, _begun_ms: int) -> bool:
         check_prefix(prefix)
         return True  # nothing deleted is kept under any path
 
-    def _path(self, path: str) -> str:
-        return f"{self._root}/{check_path(path)}"
+    @contextmanager
+    def _folder_of(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """Opens the folder of an object; yields its descriptor and the object's name in it."""
+        *folders, name = check_path(path).split("/")
+        folder = self._opened(folders, make=make)
+        try:
+            yield folder, name
+        except OSError as e:
+            if e.errno == errno.ELOOP:
+                raise self._is_link(path) from e
+            raise
+        finally:
+            os.close(folder)
+
+    def _opened(self, folders: Sequence[str], *, make: bool = False) -> int:
+        """Returns a descriptor of a folder below the root, opened through no link."""
+        try:
+            at = os.open(self._root, _ROOT_FLAGS)
+        except FileNotFoundError:
+            if not make:
+                raise
+            _make_root(self._root, fsync=self._fsync)
+            at = os.open(self._root, _ROOT_FLAGS)
+        for depth, name in enumerate(folders, 1):
+            try:
+                below = self._entered(at, name, make=make)
+            except OSError as e:
+                if _is_link(at, name):
+                    raise self._is_link("/".join(folders[:depth])) from e
+                raise
+            finally:
+                os.close(at)
+            at = below
+        return at
+
+    def _entered(self, folder: int, name: str, *, make: bool) -> int:
+        try:
+            return os.open(name, _FOLDER_FLAGS, dir_fd=folder)
+        except FileNotFoundError:
+            if not make:
+                raise
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=folder)
+        if self._fsync:
+            _fsync_folder(folder)
+        return os.open(name, _FOLDER_FLAGS, dir_fd=folder)
+
+    def _is_link(self, path: str) -> StoreRefusedError:
+        return StoreRefusedError(
+            f"{path!r} in {self.url} is a symbolic link, and clog follows none inside a log's"
+            " folder: it could lead into another log; put what it points to in its place",
+            certain=True,
+        )
+
+    def _write(self, operation: str, path: str, write: Callable[[int, str], None]) -> None:
+        """Writes an object by a function of its folder and name, which leaves nothing if it
+        raises; then makes its name, which others may already see, survive a power failure.
+        """
+        is_certain = True
+        try:
+            with self._folder_of(path, make=True) as (folder, name):
+                write(folder, name)
+                is_certain = False
+                if self._fsync:
+                    _fsync_folder(folder)
+        except ObjectExistsError:
+            raise ObjectExistsError(errno.EEXIST, f"exists in {self.url}", path) from None
+        except OSError as e:
+            raise failed(operation, path, self.url, e, certain=is_certain) from e
 
     def _read(self, path: str, ranges: Sequence[tuple[int, int | None]]) -> builtins.list[bytes]:
         try:
-            fd = os.open(self._path(path), _READ_FLAGS)
+            with self._folder_of(path) as (folder, name):
+                fd = os.open(name, _READ_FLAGS, dir_fd=folder)
             try:
                 status = os.fstat(fd)
                 if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
@@ -158,98 +229,107 @@ class LocalStore:
                 raise not_found(path, self.url) from e
             raise failed("get", path, self.url, e) from e
 
-    def _synced(self, operation: str, path: str) -> None:
-        """Makes the name of an object that others already see survive a power failure."""
-        if self._fsync:
-            try:
-                _fsync_folder(os.path.dirname(self._path(path)))
-            except OSError as e:
-                raise failed(operation, path, self.url, e) from e
-
-    def _walk(self, folder: str, prefix: str = "") -> Iterator[StoredObject]:
-        """Yields the files below a folder whose paths begin with a prefix, by name."""
+    def _listed(self, folder: str, prefix: str = "") -> Iterator[StoredObject]:
         try:
-            with os.scandir(f"{self._root}/{folder}" if folder else self._root) as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
+            at = self._opened(folder.split("/") if folder else [])
         except OSError as e:
             if e.errno in ABSENT:
                 return
             raise failed("list", folder, self.url, e) from e
-        for entry in found:
-            path = f"{folder}/{entry.name}" if folder else entry.name
-            if not path.startswith(prefix):
-                continue
-            if entry.is_symlink():
-                continue  # Not ours: it may lead anywhere, or to itself.
-            if entry.is_dir():
-                yield from self._walk(path)
-                continue
-            with suppress(FileNotFoundError):  # deleted in the meantime (A4)
-                status = entry.stat()
-                yield StoredObject(path, status.st_size, status.st_mtime_ns // 1_000_000)
+        yield from self._walk(at, folder, prefix)
+
+    def _walk(self, at: int, folder: str, prefix: str) -> Iterator[StoredObject]:
+        """Yields the files below an open folder, which it closes, whose paths begin with a prefix,
+        by name.
+        """
+        try:
+            try:
+                there = os.open(".", _LIST_FLAGS, dir_fd=at)
+            finally:
+                os.close(at)
+        except OSError as e:
+            raise failed("list", folder, self.url, e) from e
+        try:
+            with os.scandir(there) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+            for entry in found:
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                if not path.startswith(prefix):
+                    continue
+                with suppress(FileNotFoundError, NotADirectoryError):  # deleted meanwhile (A4)
+                    if entry.is_dir(follow_symlinks=False):
+                        below = os.open(entry.name, _FOLDER_FLAGS, dir_fd=there)
+                        yield from self._walk(below, path, prefix)
+                    elif not entry.is_symlink():  # Not ours: it may lead anywhere, or to itself.
+                        status = entry.stat(follow_symlinks=False)
+                        yield StoredObject(path, status.st_size, status.st_mtime_ns // 1_000_000)
+        finally:
+            os.close(there)
 
 
-def create_file(target: str, data: bytes, *, fsync: bool) -> None:
+def _is_link(folder: int, name: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def _create(folder: int, name: str, *, data: bytes, fsync: bool) -> None:
     """Creates a complete file if there is none: F1, F2; if it raises, it has created none."""
-    if os.path.lexists(target):
+    with suppress(FileNotFoundError):
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
         raise ObjectExistsError  # The loser of a race finds out without an fsync.
-    temporary = _write_temporary(target, data, fsync=fsync)
+    temporary = _write_temporary(folder, name, data, fsync=fsync)
     try:
-        _link(temporary, target)
+        _link(folder, temporary, name)
     finally:
-        _unlink(temporary)
+        _unlink(folder, temporary)
 
 
-def _link(temporary: str, target: str) -> None:
+def _link(folder: int, temporary: str, name: str) -> None:
     try:
-        os.link(temporary, target)
+        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
         # NFS repeats a request whose reply was lost, and then finds its own link.
-        if os.stat(temporary).st_nlink != 2:
+        if os.stat(temporary, dir_fd=folder, follow_symlinks=False).st_nlink != 2:
             raise ObjectExistsError from None
     except OSError as e:
         if e.errno not in _NO_HARD_LINKS:
             raise
-        _rename_no_replace(temporary, target)
+        _rename_no_replace(folder, temporary, name)
 
 
-def _rename_no_replace(temporary: str, target: str) -> None:
-    code = _rename_no_replace_code(os.fsencode(temporary), os.fsencode(target))
+def _rename_no_replace(folder: int, temporary: str, name: str) -> None:
+    code = _rename_no_replace_code(folder, os.fsencode(temporary), os.fsencode(name))
     if code == errno.EEXIST:
         raise ObjectExistsError
     if code in _NO_SUCH_RENAME:
         raise UnsupportedFilesystemError(
-            f"the filesystem of {os.path.dirname(target)} has neither hard links nor a rename that"
-            " never replaces, so concurrent writers could overwrite each other's commits;"
-            " use another disk"
+            "the filesystem of the log has neither hard links nor a rename that never replaces, so"
+            " concurrent writers could overwrite each other's commits; use another disk"
         )
     if code:
-        raise OSError(code, os.strerror(code), target)
+        raise OSError(code, os.strerror(code), name)
 
 
-def _rename_no_replace_code(source: bytes, target: bytes) -> int:
+def _rename_no_replace_code(folder: int, source: bytes, target: bytes) -> int:
     """Returns the errno of the system call, 0 for success; Python has no wrapper for the call."""
     import ctypes
 
-    at_working_folder, no_replace = -100, 1
+    no_replace = 1
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:
         return errno.ENOSYS
-    if rename(at_working_folder, source, at_working_folder, target, no_replace) == 0:
+    if rename(folder, source, folder, target, no_replace) == 0:
         return 0
     return ctypes.get_errno()
 
 
-def _write_temporary(target: str, data: bytes | memoryview, *, fsync: bool) -> str:
-    """Writes a new file beside the target and returns its path."""
-    folder, name = os.path.split(target)
-    temporary = f"{folder}/{temporary_name(name, _IDS.new_id())}"
-    try:
-        fd = os.open(temporary, _TEMPORARY_FLAGS, 0o666)
-    except FileNotFoundError:
-        _make_folders(folder, fsync=fsync)
-        fd = os.open(temporary, _TEMPORARY_FLAGS, 0o666)
+def _write_temporary(folder: int, name: str, data: bytes | memoryview, *, fsync: bool) -> str:
+    """Writes a new file in an open folder and returns its name."""
+    temporary = temporary_name(name, _IDS.new_id())
+    fd = os.open(temporary, _TEMPORARY_FLAGS, 0o666, dir_fd=folder)
     try:
         try:
             rest = memoryview(data)
@@ -260,36 +340,38 @@ def _write_temporary(target: str, data: bytes | memoryview, *, fsync: bool) -> s
         finally:
             os.close(fd)
     except OSError:
-        _unlink(temporary)
+        _unlink(folder, temporary)
         raise
     return temporary
 
 
-def _make_folders(folder: str, *, fsync: bool) -> None:
-    parent = os.path.dirname(folder)
+def _make_root(folder: str, *, fsync: bool) -> None:
+    parent = os.path.dirname(folder)  # noqa: PTH120
     try:
         os.mkdir(folder)
     except FileExistsError:
         return
     except FileNotFoundError:
-        _make_folders(parent, fsync=fsync)
+        _make_root(parent, fsync=fsync)
         with suppress(FileExistsError):
             os.mkdir(folder)
     if fsync:
         _fsync_folder(parent)
 
 
-def _fsync_folder(folder: str) -> None:
-    fd = os.open(folder, _READ_FLAGS)
+def _fsync_folder(folder: int | str) -> None:
+    """Syncs a folder, given its path, or a descriptor, which may be one for looking up alone."""
+    at = {"path": ".", "dir_fd": folder} if isinstance(folder, int) else {"path": folder}
+    fd = os.open(**at, flags=_LIST_FLAGS)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
 
 
-def _unlink(path: str) -> None:
+def _unlink(folder: int, name: str) -> None:
     with suppress(OSError):
-        os.unlink(path)
+        os.unlink(name, dir_fd=folder)
 
 
 def _pread(fd: int, start: int, end: int) -> bytes:

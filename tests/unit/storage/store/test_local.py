@@ -34,9 +34,9 @@ def test_a_lost_reply_to_a_link_is_a_success(store, monkeypatch):
     """NFS repeats the request and reports clog's own link: the link count shows it."""
     link = os.link
 
-    def twice(source, target):
-        link(source, target)
-        link(source, target)
+    def twice(*names, **folders):
+        link(*names, **folders)
+        link(*names, **folders)
 
     monkeypatch.setattr(os, "link", twice)
     store.create("object", b"1")
@@ -189,7 +189,7 @@ def test_a_killed_writer_leaves_a_temporary_file_only(store, monkeypatch):
     class KilledError(BaseException):
         pass
 
-    def killed(*args):
+    def killed(*args, **folders):
         raise KilledError
 
     monkeypatch.setattr(os, "link", killed)
@@ -227,17 +227,76 @@ def test_messages_do_not_name_temporary_files(store, monkeypatch):
 
 
 def test_links_that_lead_in_circles(tmp_path):
-    """A listing ends, and enters no folder through a link; a read of such a name is a
-    clog error.
-    """
+    """A listing ends, and enters no folder through a link; a read of such a name is refused."""
     store = open_store(str(tmp_path))
     store.put("data/x.parquet", b"1")
     (tmp_path / "data" / "again").symlink_to(tmp_path / "data")
     (tmp_path / "data" / "self").symlink_to("self")
     (tmp_path / "data" / "nothing").symlink_to("nowhere")
     assert [found.path for found in store.list("")] == ["data/x.parquet"]
-    with pytest.raises(StoreUnavailableError):
+    with pytest.raises(StoreRefusedError, match="'data/self' in .* is a symbolic link"):
         store.get("data/self")
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_no_call_follows_a_link_below_the_root(tmp_path, depth):
+    """Whichever folder of an object's path, or the object itself, is a link to another log's: each
+    call is refused, and the other log stays as it is; the root itself may be a link.
+    """
+    other = open_store(f"{tmp_path}/other")
+    other.put("_clog/data/object", b"theirs")
+    (tmp_path / "log").mkdir()
+    (tmp_path / "root").symlink_to("log")
+    store = open_store(f"{tmp_path}/root")
+    parts = ["_clog", "data", "object"]
+    link = "/".join(parts[: depth + 1])
+    (tmp_path / "log" / link).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "log" / link).symlink_to(tmp_path / "other" / link)
+    path = "/".join(parts)
+    calls = [
+        lambda: store.get(path),
+        lambda: store.get_ranges(path, [(0, 1)]),
+        lambda: store.put(path, b"ours"),
+        lambda: store.create(path, b"ours"),
+        lambda: store.create(f"{path}s", b"ours"),
+        lambda: store.delete(path),
+        lambda: list(store.list("_clog/data/")),
+        lambda: list(store.list_temporary("_clog/data/")),
+    ]
+    if depth == 2:  # The link itself is replaced, or deleted; it may be listed beside others.
+        for call in calls[:2]:
+            with pytest.raises(StoreRefusedError, match="symbolic link"):
+                call()
+        with pytest.raises(ObjectExistsError):
+            calls[3]()
+        assert list(store.list("_clog/data/")) == []
+        store.put(path, b"ours")
+        assert store.get(path) == b"ours"
+    else:
+        for call in calls:
+            with pytest.raises(StoreRefusedError, match=f"'{link}' in .* is a symbolic link"):
+                call()
+        assert list(store.list("")) == []
+    assert [found.path for found in other.list("")] == [path]
+    assert other.get(path) == b"theirs"
+
+
+def test_a_folder_that_turns_into_a_link_between_two_calls_of_the_system(tmp_path, monkeypatch):
+    """What is checked is what is used: an object is written into the folder that was opened."""
+    store = open_store(f"{tmp_path}/log")
+    store.put("data/a", b"")
+    (tmp_path / "other").mkdir()
+    link = os.link
+
+    def turned(*names, **folders):
+        (tmp_path / "log/data").rename(tmp_path / "log/old")
+        (tmp_path / "log/data").symlink_to(tmp_path / "other")
+        link(*names, **folders)
+
+    monkeypatch.setattr(os, "link", turned)
+    store.create("data/object", b"1")
+    assert list((tmp_path / "other").iterdir()) == []
+    assert sorted(path.name for path in (tmp_path / "log/old").iterdir()) == ["a", "object"]
 
 
 def test_a_pipe_in_the_place_of_an_object(store, tmp_path):

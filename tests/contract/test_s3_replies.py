@@ -17,7 +17,7 @@ from clog.storage import (
     UnsupportedFilesystemError,
 )
 from clog.storage.store import open_store, remote
-from clog.storage.store.contract import ObjectExistsError, StoreRefusedError
+from clog.storage.store.contract import ObjectExistsError, StoreFullError, StoreRefusedError
 
 pytestmark = pytest.mark.s3
 
@@ -254,6 +254,25 @@ def test_403_is_refused_with_the_remedy(server, store):
         store.get("a")
     with pytest.raises(StoreRefusedError, match="check the credentials"):
         store.create("a", b"1")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "remedy"),
+    [
+        (403, "RequestTimeTooSkewed", "clocks of this machine and of the store differ too much"),
+        (507, "XMinioStorageFull", "free space in it, or raise its quota"),
+        (400, "EntityTooLarge", "lower segment.bytes or the size of an append"),
+    ],
+)
+def test_what_no_repetition_mends_is_refused_with_its_remedy(server, store, status, code, remedy):
+    """Neither the credentials nor the time of day is to blame: the remedy is the one that helps,
+    and nothing is left.
+    """
+    server.replies = [("PUT", status, code)] * 20
+    with pytest.raises((StoreRefusedError, StoreFullError), match=remedy):
+        store.create("a", b"1")
+    server.replies = []
+    assert list(store.list("")) == []
 
 
 def test_a_missing_bucket_is_not_a_missing_object(server, store):

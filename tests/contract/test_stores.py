@@ -44,8 +44,8 @@ class TestLocalFilesWithoutHardLinks(StoreConformance):
 
     @pytest.fixture
     def store(self, tmp_path, monkeypatch):
-        def no_links(source, target):
-            raise PermissionError(errno.EPERM, "Operation not permitted", target)
+        def no_links(*names, **folders):
+            raise PermissionError(errno.EPERM, "Operation not permitted")
 
         monkeypatch.setattr(os, "link", no_links)
         return open_store(f"{tmp_path}/logs/orders")
@@ -150,8 +150,8 @@ def test_a_store_survives_a_fork(kind, tmp_path, request):
 def test_without_links_and_renames_local_files_are_refused(tmp_path, monkeypatch):
     """Nothing is left that is exclusive and complete; reading and putting still work."""
 
-    def no_links(source, target):
-        raise OSError(errno.ENOTSUP, "Operation not supported", target)
+    def no_links(*names, **folders):
+        raise OSError(errno.ENOTSUP, "Operation not supported")
 
     monkeypatch.setattr(os, "link", no_links)
     monkeypatch.setattr(local, "_rename_no_replace_code", lambda *_: errno.EINVAL)

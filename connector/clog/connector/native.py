@@ -57,6 +57,7 @@ from clog.connector.options import read_options, texts_of
 from clog.connector.read.batch_reader import BatchRead, check_batch
 from clog.connector.read.task_read import found_batches
 from clog.connector.schema import TableColumns, arrow_schema
+from clog.storage.commit.committer import is_on_disk
 from clog.storage.env import dataclass
 from clog.storage.errors import OptionError
 from clog.storage.format.documents import NONE, folder_of
@@ -590,6 +591,9 @@ def _kept(
     if key not in _KEPT:
         _check_types(read.handle, asked)
         what = shown(folder)
+        if is_on_disk(read.handle.store):
+            for path in what.hidden:  # Spark opens it by its name, and would follow a link.
+                read.handle.store.get(path, 0, 1)
         frame = scanned(spark, what, asked)
         # Spark has the masks; those of sixteen versions may be too large for this process.
         _KEPT[key] = replace(what, hidden=dict.fromkeys(what.hidden)), frame

@@ -250,20 +250,23 @@ def process_races(store: Store, effort: Effort) -> None:
 
 def whole_objects(store: Store, effort: Effort) -> None:
     """Checks that readers of 300 kB being created and replaced see all of one write or none."""
-    done = threading.Event()
+    done, failed = threading.Event(), threading.Event()
 
     def write() -> int:
         try:
             for i in range(effort.thread_rounds):
                 store.create(f"created/{i}", _payload(i, BIG_BYTES))
                 store.put("replaced", _payload(i, BIG_BYTES))
+        except BaseException:
+            failed.set()  # Then there may be nothing to see.
+            raise
         finally:
             done.set()
         return 0
 
     def read() -> int:
         seen = 0
-        while not done.is_set() or seen == 0:
+        while not done.is_set() or (seen == 0 and not failed.is_set()):
             for i in range(effort.thread_rounds):
                 for path in (f"created/{i}", "replaced"):
                     seen += _sees_a_whole(store, path)

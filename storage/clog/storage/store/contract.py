@@ -18,8 +18,8 @@ The errors of all operations:
 - the builtin ``FileNotFoundError``, only from reads: no such object;
 - `ObjectExistsError`, only from ``create``: the object exists, or another create was under way;
 - `StoreUnavailableError`: the filesystem failed; after a ``create`` its outcome is unknown;
-- `StoreRefusedError`, a subclass: permission was denied; the outcome of earlier attempts is
-  unknown, unless the refusal is ``certain``;
+- `StoreRefusedError`, a subclass: it is not permitted, or not possible there; the outcome of
+  earlier attempts is unknown, unless the refusal is ``certain``;
 - `StoreFullError`, another: there is no room, and nothing was written;
 - `NotFoundError`: the bucket does not exist;
 - `InvalidInputError`: a path that leads out of the root, a wrong option, a missing package;
@@ -85,7 +85,8 @@ class ObjectExistsError(FileExistsError):
 
 
 class StoreRefusedError(StoreUnavailableError):
-    """Permission denied; the same call fails until somebody grants it.
+    """The store will not do this; the same call fails until somebody changes something outside: a
+    permission, a clock, a limit, a link.
 
     Attributes:
         certain: whether it is certain that nothing was written. A client that repeats requests by
@@ -111,7 +112,7 @@ class ProbeAgainError(Exception):
 
 Failure = Literal[
     "absent", "no bucket", "no place", "exists", "no create",
-    "denied", "no credentials", "past the end", "full",
+    "denied", "no credentials", "wrong clock", "past the end", "full", "too large",
 ]  # fmt: skip
 """The meanings of errors of clients and servers, in words common to all stores."""
 

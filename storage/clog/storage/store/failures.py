@@ -9,7 +9,7 @@ same with some of Azure's errors; gcsfs has its own.
 
 import errno
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import unquote
 
 from clog.storage.errors import (
@@ -38,12 +38,15 @@ _OF_ERRNO: dict[int | None, Failure] = {
     **dict.fromkeys(ABSENT, "absent"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "denied"),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "full"),
+    errno.EFBIG: "too large",
 }
 _OF_STATUS: dict[int | None, Failure] = {
     **dict.fromkeys((401, 403), "denied"),
     **dict.fromkeys((409, 412), "exists"),
+    413: "too large",
     416: "past the end",
     501: "no create",
+    507: "full",
 }
 """409 is the reply to one of two concurrent creates: the object may exist or not."""
 _SECRET_OPTION = re.compile(r"key|secret|token|pass|cred|sas|connection|auth", re.IGNORECASE)
@@ -101,28 +104,50 @@ def failed(
     if options is not None:
         if error := _of_client(operation, path, url, cause, reason):
             return error
-        remedy = "check the credentials and their permissions"
-        if operation == "get":
-            # S3 answers 403 for an absent object if the client may not list.
-            remedy = (
-                "check the credentials, which must allow listing the bucket as well as reading it"
-            )
-    else:
-        if failure == "full" and certain:
-            return StoreFullError(
-                f"{what} failed: {reason}; nothing was written; free some MB on its disk, then"
-                ' "clog clean" and "clog sweep" delete what is no longer needed'
-            )
-        if number == errno.ENOTDIR:
-            return StoreRefusedError(
-                f"a file has the name of a folder of {url} ({operation} of {path!r}); correct the"
-                " URL",
-                certain=certain,
-            )
-        remedy = "check the owner and mode of the folder"
-    if failure in ("denied", "no credentials"):
-        return StoreRefusedError(f"{what} was refused: {reason}; {remedy}", certain=certain)
-    return StoreUnavailableError(f"{what} failed: {reason}; retry later")
+    elif number == errno.ENOTDIR:
+        return StoreRefusedError(
+            f"a file has the name of a folder of {url} ({operation} of {path!r}); correct the URL",
+            certain=certain,
+        )
+    if failure == "full" and certain:
+        return StoreFullError(
+            f"{what} failed: {reason}; nothing was written; {_room(options)}, then"
+            ' "clog clean" and "clog sweep" delete what is no longer needed'
+        )
+    remedy = _REMEDIES.get(failure)
+    if remedy is None:
+        return StoreUnavailableError(f"{what} failed: {reason}; retry later")
+    return StoreRefusedError(
+        f"{what} was refused: {reason}; {remedy(operation, options)}", certain=certain
+    )
+
+
+def _room(options: Mapping[str, object] | None) -> str:
+    return "free some MB on its disk" if options is None else "free space in it, or raise its quota"
+
+
+def _permission(operation: str, options: Mapping[str, object] | None) -> str:
+    if options is None:
+        return "check the owner and mode of the folder"
+    if operation == "get":
+        # S3 answers 403 for an absent object if the client may not list.
+        return "check the credentials, which must allow listing the bucket as well as reading it"
+    return "check the credentials and their permissions"
+
+
+_REMEDIES: dict[Failure | None, Callable[[str, Mapping[str, object] | None], str]] = {
+    "denied": _permission,
+    "no credentials": _permission,
+    "wrong clock": lambda *_: (
+        "the clocks of this machine and of the store differ too much; set this machine's (NTP)"
+    ),
+    "full": lambda _, options: _room(options),
+    "too large": lambda *_: (
+        "one file may not be that large here (ulimit -f, a quota or a limit of the store): raise"
+        " the limit, or lower segment.bytes or the size of an append"
+    ),
+}
+"""What to do about errors that repeating the call does not change, by meaning."""
 
 
 def _of_client(

@@ -175,7 +175,13 @@ def parse(url: str) -> Location:
                 "the URL is empty; use a path such as /logs/orders or s3://b/orders"
             )
         # Absolute, because stores travel to workers that run in other folders.
-        root = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
+        try:
+            root = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
+        except FileNotFoundError:
+            raise InvalidInputError(
+                f"the relative path {path!r} leads nowhere: the folder in which this process works"
+                " was deleted; use an absolute path, or change into a folder that exists"
+            ) from None
         _check_text(root)
         return Location(LOCAL, root, root, root if match is None else f"file://{root}")
     rest = url[match.end() :].rstrip("/")

@@ -64,6 +64,16 @@ def test_a_failing_disk_is_unavailable_and_leaves_nothing(store, monkeypatch, ca
     assert list(store.list_temporary("")) == []
 
 
+def test_a_file_larger_than_the_limit_of_the_process_is_refused(store, monkeypatch):
+    """Trying again would not help; the message names the limit (RLIMIT_FSIZE), nothing is left."""
+    monkeypatch.setattr(os, "write", fails_with(errno.EFBIG))
+    for write in (store.put, store.create):
+        with pytest.raises(StoreRefusedError, match=r"ulimit -f.*lower segment\.bytes") as raised:
+            write("object", b"1")
+        assert raised.value.certain
+    assert list(store.list_temporary("")) == []
+
+
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.EPERM])
 def test_a_denied_permission_is_refused(store, monkeypatch, code):
     """Nothing was written, and repeating would not help."""

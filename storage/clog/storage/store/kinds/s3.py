@@ -174,6 +174,8 @@ KIND = Kind(
         "NotImplemented": "no create",
         "NoCredentialsError": "no credentials",
         "PartialCredentialsError": "no credentials",
+        "RequestTimeTooSkewed": "wrong clock",
+        "EntityTooLarge": "too large",
     },
     extra="s3",
     authority="bucket",

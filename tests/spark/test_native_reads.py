@@ -18,7 +18,8 @@ from pyspark.sql import functions
 from clog.cleaner import Cleaner
 from clog.connector import count_log, count_table, native, read_log, read_table
 from clog.storage import Log
-from clog.storage.errors import OptionError, VersionExpiredError
+from clog.storage.errors import OptionError, StoreUnavailableError, VersionExpiredError
+from clog.storage.format.documents import folder_of
 
 HISTORIES = int(os.environ.get("HISTORIES", "4"))
 CONFIG = {
@@ -262,6 +263,17 @@ def test_a_version_is_planned_once_and_looked_at_each_time(spark, url, monkeypat
     log.delete_records(log.end_offsets())
     assert read_table(spark, url).count() == 0
     assert read_table(spark, url, log.version - 1).count() == 0, "S36"
+
+
+def test_a_link_in_the_place_of_objects_is_refused(spark, url, tmp_path):
+    """Spark would follow it, perhaps into another log."""
+    log = filled(url)
+    data = Path(url) / folder_of(log.id) / "data"
+    data.rename(tmp_path / "elsewhere")
+    data.symlink_to(tmp_path / "elsewhere")
+    for read in (read_table, read_log):
+        with pytest.raises(StoreUnavailableError, match=r"data' in .* is a symbolic link"):
+            read(spark, url)
 
 
 @pytest.mark.core

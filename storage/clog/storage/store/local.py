@@ -194,14 +194,12 @@ class LocalStore:
         )
 
     def _write(self, operation: str, path: str, write: Callable[[int, str], None]) -> None:
-        """Writes an object by a function of its folder and name, which leaves nothing if it
-        raises; then makes its name, which others may already see, survive a power failure.
-        """
+        """Writes an object, by a function of its open folder and its name: all or nothing."""
         is_certain = True
         try:
             with self._folder_of(path, make=True) as (folder, name):
                 write(folder, name)
-                is_certain = False
+                is_certain = False  # Others see it already; its name must survive a power failure.
                 if self._fsync:
                     _fsync_folder(folder)
         except ObjectExistsError:
@@ -239,9 +237,7 @@ class LocalStore:
         yield from self._walk(at, folder, prefix)
 
     def _walk(self, at: int, folder: str, prefix: str) -> Iterator[StoredObject]:
-        """Yields the files below an open folder, which it closes, whose paths begin with a prefix,
-        by name.
-        """
+        """Yields the files below an open folder, by name, and closes it; only those of a prefix."""
         try:
             try:
                 there = os.open(".", _LIST_FLAGS, dir_fd=at)

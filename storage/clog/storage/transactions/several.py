@@ -141,8 +141,11 @@ def _waiting(
                 reason = _finish_part(handle, entry, abort=abort, force=force)
         except (ClogError, FileNotFoundError) as e:
             reason = str(e)
-        if reason is not None:
-            yield Waiting(info_of(entry), reason, reason != _not_due(entry))
+        if reason == _not_due(entry):
+            yield Waiting(info_of(entry), reason, is_stuck=False)
+        elif reason is not None and find_unended(handle.refresh().head.unended, entry.name):
+            # Still there: a home forgets a transaction once it has ended in all of its logs.
+            yield Waiting(info_of(entry), reason, is_stuck=True)
 
 
 def _finish_home(handle: Handle, entry: Unended, *, abort: bool, force: bool) -> str | None:

@@ -1,7 +1,9 @@
 """Deleting what no readable version needs, and the clock that decides it."""
 
 import os
+import shutil
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +12,14 @@ from clog.cleaner import Cleaner
 from clog.cleaner.duties import Work
 from clog.cleaner.duties import sweep as skew_module
 from clog.cleaner.duties.sweep import ORPHAN_AGE_MS, check_clock, sweep_orphans, sweep_released
-from clog.storage import CommitConflictError, Log, ManualClock, VersionExpiredError
+from clog.storage import (
+    CommitConflictError,
+    Log,
+    ManualClock,
+    StoreUnavailableError,
+    VersionExpiredError,
+)
+from clog.storage.administration import delete_log
 from clog.storage.commit.committer import SKEW_MS_MAX, ClockSkewError
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
@@ -359,6 +368,34 @@ def test_nothing_behind_a_symbolic_link_is_touched(old_folder, tmp_path, at):
     assert swept_by(log) == ()
     assert all(path.read_bytes() == b"x" for path in away)
     assert all(link.is_symlink() for link in links)
+
+
+def test_a_log_whose_folder_is_a_link_into_another_log(tmp_path, clock):
+    """Nothing of the other log is read, written or deleted: readers and writers are refused in
+    words, and so is the cleaner; the log is deleted without what the link leads to.
+    """
+    logs = [
+        Log.create(f"{tmp_path}/{name}", partitions=1, clock=clock) for name in ("ours", "theirs")
+    ]
+    for log in logs:
+        log.append([{"key": "k", "value": log.url}])
+    ours, theirs = (Path(log.url) / documents.folder_of(log.id) / "data" for log in logs)
+    shutil.rmtree(ours)
+    ours.symlink_to(theirs)
+    before = {path: path.read_bytes() for path in theirs.parent.rglob("*") if path.is_file()}
+    log = Log.open(f"{tmp_path}/ours", clock=clock)
+    clock.advance(30 * 86_400_000)
+    for refused in (
+        lambda: log.table().get("k"),
+        lambda: list(log.read()),
+        lambda: log.append([{"key": "k", "value": "v"}]),
+        lambda: Cleaner(log).run_once(),
+    ):
+        with pytest.raises(StoreUnavailableError, match=r"data' in .* is a symbolic link"):
+            refused()
+    assert before == {path: path.read_bytes() for path in before}
+    delete_log(open_store(f"{tmp_path}/ours"))
+    assert before == {path: path.read_bytes() for path in before}
 
 
 @pytest.mark.parametrize("folder", ["", "data", "commits", "snapshots", "blocks"])

@@ -347,6 +347,22 @@ def test_a_home_restored_from_before(logs, stores, clock):
     assert "does not know transaction 0" in waiting.reason
 
 
+@pytest.mark.parametrize("by", [0, 1])
+def test_a_transaction_that_ended_while_somebody_looked_at_it(logs, reopened, by):
+    """A process that knows it as undecided, and finds that the home has forgotten it because it has
+    ended everywhere and others of its id followed, says nothing: no log was restored, and there is
+    nothing to abort by force.
+    """
+    left(logs, after="decision")
+    late = reopened()[by]
+    for log in reopened():
+        finish_all(log.handle)
+    for _ in range(2):
+        with reopened()[0].transaction("job") as t:
+            t.append(rows("later"))
+    assert finish_all(late.handle) == []
+
+
 def test_force_asks_the_home_first(logs, reopened):
     """H-T5: an existing outcome is used, even with force."""
     left(logs, after="decision")

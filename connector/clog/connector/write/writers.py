@@ -20,14 +20,15 @@ empty, after the refusal.
 
 *Does a repeated batch have the same rows*? Spark runs a batch again, under its number, when it does
 not know that it was committed; the log already has it then, and keeps its first rows. If these
-differ from the rows now, one of two things happened, and the log cannot tell which:
+differ from the rows now, one of three things happened, and the log cannot tell which:
 - The checkpoint was restored or copied: this is another batch under the same number, and its rows
   would be lost.
-- The query is not deterministic: random numbers, the time, a source that returns other rows.
-So that is an error, unless ``failOnChangedBatch`` is false. The hashes that are compared first
-depend on the order of rows and on how tasks share them, which a shuffle does not repeat. Only if
-they differ, both sets of rows are read and compared regardless of order, which costs a look at each
-of their objects.
+- The query is not deterministic: random numbers, the time.
+- Its source was cleaned since: it returns fewer rows, or none.
+So that is an error, unless ``failOnChangedBatch`` is false, also if no row is left. The hashes that
+are compared first depend on the order of rows and on how tasks share them, which a shuffle does not
+repeat. Only if they differ, both sets of rows are read and compared regardless of order, which
+costs a look at each of their objects.
 """
 
 import logging
@@ -104,12 +105,7 @@ def check_repeated(
     if problem is None:
         _LOGGER.info("%s", what)
     elif fail:
-        raise InvalidInputError(
-            f"{what}, {problem}; nothing was appended; if the checkpoint was restored or copied,"
-            " continue with the newest one, or start with a new one and another writerId; if the"
-            " query returns other rows each time a batch runs, set failOnChangedBatch=false to keep"
-            " the first rows"
-        )
+        raise InvalidInputError(f"{what}, {problem}; nothing was appended; {_ways('writerId')}")
     else:
         _LOGGER.warning("%s, %s; the first rows are kept, the new ones dropped", what, problem)
 
@@ -143,10 +139,19 @@ def check_repeated_transaction(
         if problem is not None:
             raise InvalidInputError(
                 f"batch {entry.sequence} of job {job!r} is in {log.url} already, {problem}; nothing"
-                " was written; if the checkpoint was restored or copied, continue with the newest"
-                " one, or start with a new one and another job name; if the query returns other"
-                " rows each time a batch runs, set failOnChangedBatch=false to keep the first rows"
+                f" was written; {_ways('job name')}"
             )
+
+
+def _ways(name: str) -> str:
+    """Returns the causes of a changed batch, and what to do about each."""
+    return (
+        "if records of the source were cleaned since the batch first ran (superseded or expired"
+        " ones, once the version that it was planned at had expired) or the query returns other"
+        " rows each time it runs, keep the first rows: start it once with failOnChangedBatch=false"
+        " on this checkpoint; if the checkpoint was restored or copied, continue with the newest"
+        f" one; a new checkpoint with another {name} appends everything again"
+    )
 
 
 def _difference(
@@ -246,16 +251,16 @@ class ClogWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Appends the objects of all tasks together."""
         answers = Answers.of(messages)
-        objects = answers.objects
-        if not objects and self._plan.new is None:
+        objects, writer = answers.objects, self._writer(answers.content)
+        fail = bool(self._options.fail_on_changed_batch)
+        is_checked = fail and writer is not None
+        if not objects and self._plan.new is None and not is_checked:
             return
         log = answers.log(self._plan.location)
-        if not objects:
+        if not objects and not (is_checked and is_there(log, writer)):
             return
-        writer = self._writer(answers.content)
         result = log.append_objects(objects, writer)
         if result.duplicate and writer is not None:
-            fail = bool(self._options.fail_on_changed_batch)
             check_repeated(log, result, writer, objects, fail=fail)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -308,6 +313,13 @@ def is_known(log: "Log", writer: "Writer") -> bool:
     return log.handle.find_writer(*key) is not None
 
 
+def is_there(log: "Log", writer: "Writer") -> bool:
+    """Returns whether the log has a batch, or a later one, in one request."""
+    log.handle.refresh()
+    entry = log.handle.find_writer(writer.kind, writer.writer_id)
+    return entry is not None and entry.sequence >= writer.sequence
+
+
 def check_stream_write(options: WriteOptions) -> None:
     """Raises if a streaming write refuses one of the options."""
     if options.txn_version is not None:
@@ -350,15 +362,15 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Appends the objects of all tasks together, unless this batch is already in the log."""
         answers = Answers.of(messages)
-        objects = answers.objects
-        if not objects and batchId:
-            return  # An empty batch leaves no trace, so running it again is harmless.
+        objects, fail = answers.objects, self._options.fail_on_changed_batch is not False
+        if not objects and batchId and answers.written[0].new is not None:
+            return  # There is no log.
         log = answers.log(self._options.location)
         writer = self._writer(answers, batchId)
-        if not objects:
-            introduce(log, writer)
-            return
-        fail = self._options.fail_on_changed_batch is not False
+        if not objects and not is_there(log, writer):
+            if not batchId:
+                introduce(log, writer)
+            return  # Later ones leave no trace, so running them again with rows is harmless.
         if batchId:
             check_known(log, writer, fail=fail)
         result = log.append_objects(objects, writer)

@@ -381,6 +381,47 @@ def test_a_batch_with_other_rows_than_the_log_has_of_it_fails(url):
     assert [v for *_, v in read(url)] == ["1"]
 
 
+@pytest.mark.parametrize("left", [1, 0])
+@pytest.mark.parametrize("batch", [0, 3])
+@pytest.mark.parametrize("kind", ["stream", "txn"])
+def test_a_batch_whose_source_was_cleaned_since(url, caplog, left, batch, kind):
+    """Whether some of its rows are left or none (S78): the causes are named, and the way on that
+    doubles nothing works.
+    """
+    strict, lenient = {}, {"failOnChangedBatch": "false"}
+    if kind == "txn":
+        named = {"txnAppId": "job", "txnVersion": str(batch)}
+        strict, lenient = {**named, "failOnChangedBatch": "true"}, {**named, **lenient}
+    query = None if kind == "txn" else "q"
+    if query:
+        Sink(url, query=query).begun()
+    Sink(url, query=query, **strict).write(rows_of(("a", "1"), ("b", "1")), batch=batch)
+    rows, before = rows_of(("b", "1"))[:left], read(url)
+    told = rf"2 in version \d+, {left} now; nothing was appended; if records of the source were"
+    with pytest.raises(InvalidInputError, match=f"{told} cleaned since .*appends everything again"):
+        Sink(url, query=query, **strict).write(rows, batch=batch)
+    Sink(url, query=query, **lenient).write(rows, batch=batch)
+    Sink(url, query=query, **strict).write(rows_of(("b", "1"), ("a", "1")), batch=batch)
+    assert read(url) == before
+
+
+def test_an_empty_batch_costs_one_look_and_no_write(url, monkeypatch):
+    """Whether the log has rows of it, which were cleaned away in the source since."""
+    sink = Sink(url, query="q").begun()
+    counting = CountingStore(open_store(url))
+    monkeypatch.setattr(Location, "store", lambda self: counting)
+    opened_logs._LOGS.clear()
+    monkeypatch.setitem(sys.modules, "pyspark.sql.worker.python_streaming_sink_runner", sys)
+    costs = []
+    for batch in range(1, 5):
+        messages = sink.run([], batch=batch)
+        with counting.count() as requests:
+            sink.make().commit(messages, batch)
+        costs.append(dict(requests))
+    assert costs[1:] == [{"get": 1}] * 3
+    opened_logs._LOGS.clear()
+
+
 def test_the_first_of_two_different_runs_of_a_batch_can_stay(url, caplog):
     """A query that does not repeat itself is reported."""
     sink = Sink(url, query="q", failOnChangedBatch="false").begun()

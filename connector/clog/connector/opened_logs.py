@@ -85,8 +85,9 @@ def check_log_id(handle: "Handle", log_id: str | None) -> None:
     there = handle.standing.log_id
     if log_id not in (None, there):
         raise LogReplacedError(
-            f"the log at {handle.store.url} was deleted and recreated (its id was {log_id}, now"
-            f" it is {there}); nothing was read or written; start again with the new log"
+            f"the log at {handle.store.url} is not the intended one: it was deleted and recreated,"
+            f" or another path was given (its id was {log_id}, now it is {there}); nothing was read"
+            " or written; give the path of that log, or start again with the one that is there"
         )
 
 

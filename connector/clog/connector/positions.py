@@ -12,6 +12,9 @@ partitions in numeric order, then the other fields. Three kinds:
   ``version`` is the log's version at that moment, or that of ``sinceVersion`` (S41).
 - *later*: the same without ``from``: the preceding offset says where the batch starts.
 
+``left_out``, if there, is the next offset of each partition that the stream read once and reads no
+more, because option ``partitions`` excludes it (S38): read again, it continues there.
+
 ``planned`` is the version of the log that the batch was planned at: a repeated batch reads that
 version, and so the same records, even if they were cleaned since. ``log_id`` and ``commit`` (of
 that version) say which log it was, and which history of it (S47). Offsets that an older clog wrote,
@@ -22,6 +25,7 @@ A stream that has nothing to read gets its own offsets back, unchanged.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Any, Literal
 
 from clog.storage.config import units
@@ -51,7 +55,7 @@ class Since:
     version: int
 
 
-_NAMES = ("commit", "from", "log", "log_id", "planned", "version")
+_NAMES = ("commit", "from", "left_out", "log", "log_id", "planned", "version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +73,20 @@ class StreamOffsets:
     """Where a stream is: the next offset to read, by partition.
 
     ``version`` is the version of the log at which the query began; ``start`` is where it began,
-    only in the first offsets of a log; ``planned`` is None in offsets that an older clog wrote.
+    only in the first offsets of a log; ``planned`` is None in offsets that an older clog wrote;
+    ``left_out`` is where it stopped in partitions that it reads no more.
     """
 
     next: Mapping[int, int]
     version: int
     start: Mapping[int, int] | None = None
     planned: Planned | None = None
+    left_out: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def known(self) -> Mapping[int, int]:
+        """The next offset in each partition that the stream has ever read."""
+        return {**self.left_out, **self.next}
 
     def to_json(self) -> dict[str, Any]:
         """Returns the offsets as Spark stores them.
@@ -87,6 +98,8 @@ class StreamOffsets:
         named: dict[str, Any] = {"version": self.version}
         if self.start is not None:
             named["from"] = by_partition_json(self.start)
+        if self.left_out:
+            named["left_out"] = by_partition_json(self.left_out)
         if (planned := self.planned) is not None:
             named |= {"log": planned.log, "log_id": planned.log_id}
             named |= {"planned": planned.version, "commit": planned.commit_id}
@@ -116,13 +129,13 @@ def parse_offsets(value: Mapping[str, Any]) -> StreamOffsets | None:
         return None
     rest = {name: v for name, v in value.items() if name not in _NAMES}
     try:
-        following = {int(p): _whole(offset) for p, offset in rest.items()}
         start = value.get("from")
         return StreamOffsets(
-            following,
+            _offsets(rest),
             _whole(value["version"]),
-            None if start is None else {int(p): _whole(offset) for p, offset in start.items()},
+            None if start is None else _offsets(start),
             _planned(value) if "planned" in value else None,
+            _offsets(value.get("left_out", {})),
         )
     except (ValueError, KeyError, AttributeError) as e:
         raise InvalidInputError(
@@ -221,6 +234,10 @@ def _by_partition(
             raise ValueError(must)
         numbers[int(p)] = number
     return dict(sorted(numbers.items()))
+
+
+def _offsets(by_partition: Mapping[str, Any]) -> dict[int, int]:
+    return {int(p): _whole(offset) for p, offset in by_partition.items()}
 
 
 def _planned(value: Mapping[str, Any]) -> Planned:

@@ -460,33 +460,42 @@ class Losses:
             )
 
     def has_id(self, handle: "Handle", log_id: str) -> bool:
-        """Returns whether a log has this id; if not, raises or warns."""
-        there = handle.standing.log_id
-        if there == log_id:
+        """Returns whether the log that a batch was planned at is still there; if not, raises or
+        warns.
+        """
+        if handle.standing.log_id == log_id:
             return True
         self._lost_log(
             f"the log at {self.url} that this stream has read was deleted and recreated (its id"
-            f" was {log_id}, now it is {there})"
+            f" was {log_id}, now it is {handle.standing.log_id})"
         )
         return False
 
     def is_planned_log(self, handle: "Handle", planned: "Planned") -> bool:
         """Returns whether offsets were planned at this log, in at most two GETs."""
-        if not self.has_id(handle, planned.log_id):
+        there, name = handle.standing.log_id, Location(self.url).name
+        if there != planned.log_id:
+            recreated = "the log was deleted and recreated, or " if planned.log == name else ""
+            self._lost_log(
+                f"{self.url} is not the log that this stream has read, {planned.log!r}:"
+                f" {recreated}the query was given another path (the log's id was"
+                f" {planned.log_id}, now it is {there})"
+            )
             return False
         if _commit_id(handle, planned.version) in (planned.commit_id, None):
             return True
         self._lost_log(
             f"version {planned.version} of {self.url} is not the one that this stream has read: the"
-            " log was restored from a copy"
+            " log was restored from a copy, or the query was given the path of one"
         )
         return False
 
     def _lost_log(self, message: str) -> None:
         self._lost(
             message,
-            "start the query with a new checkpoint, or set failOnDataLoss=false to continue at"
-            " the start of the new log",
+            "if the path was changed, change it back; otherwise start the query with a new"
+            " checkpoint, or set failOnDataLoss=false to continue at the start of the log that is"
+            " there",
             "; continuing at the start of that log",
             LogReplacedError,
         )

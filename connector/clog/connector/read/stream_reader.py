@@ -153,7 +153,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._admitted(first.next, end) if is_limited else end
             self._admitted_ms = self._clock.monotonic_ms()
             return StreamOffsets(end, first.version, first.next, self._planned()).to_json()
-        starts = self._starts(at.next, head)
+        starts = self._starts(at, head)
         end = not_before(self._ends(head), starts, head)
         if is_limited:
             if self._waits(starts, end):
@@ -162,7 +162,8 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end == at.next:
             return start
         self._admitted_ms = self._clock.monotonic_ms()
-        return StreamOffsets(end, at.version, planned=self._planned()).to_json()
+        left_out = {p: offset for p, offset in at.known.items() if p not in end}
+        return StreamOffsets(end, at.version, planned=self._planned(), left_out=left_out).to_json()
 
     @shallow
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -176,7 +177,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns the plan of a batch, which is new or runs again."""
         at, to = parse_offsets(start), parse_offsets(end)
         assert to is not None, "an end is never symbolic"
-        starts = at.next if at is not None and to.start is None else to.start
+        starts = at.known if at is not None and to.start is None else to.start
         assert starts is not None, "the first offsets of a log say where the query began in it"
         if not self._is_same_log(to):
             return []  # Its records are gone with their log.
@@ -192,7 +193,8 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = self._ranges(handle.tip.head, starts, to.next)
         if not self._options.uncommitted:
             manifest = decided(handle, manifest, ranges)
-        self._losses().check_deletes(manifest, starts, since_version=to.version)
+        read = {p: offset for p, offset in starts.items() if p in to.next}
+        self._losses().check_deletes(manifest, read, since_version=to.version)
         return log_partitions(manifest, ranges, self._of_keys, follow=True)
 
     @shallow_iterator
@@ -335,12 +337,12 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _bounds(self, head: "Head", parts: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
         return offset_bounds(head, parts, uncommitted=self._options.uncommitted)
 
-    def _starts(self, known: Mapping[int, int], head: "Head") -> dict[int, int]:
+    def _starts(self, at: StreamOffsets, head: "Head") -> dict[int, int]:
         """Returns where the next batch starts: at the log start in partitions that the checkpoint
         does not know or in which it is below; `partitions` decides whether that is allowed.
         """
-        parts = self._parts(head)
-        self._losses().check_partitions(known, parts)
+        parts, known = self._parts(head), at.known
+        self._losses().check_partitions(at.next, parts)
         lows, highs = self._bounds(head, parts)
         starts = {p: max(low, known.get(p, low)) for p, low in lows.items()}
         for p, offset in starts.items():

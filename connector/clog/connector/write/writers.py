@@ -253,11 +253,11 @@ class ClogWriter(DataSourceArrowWriter):
         answers = Answers.of(messages)
         objects, writer = answers.objects, self._writer(answers.content)
         fail = bool(self._options.fail_on_changed_batch)
-        is_checked = fail and writer is not None
-        if not objects and self._plan.new is None and not is_checked:
+        repeats = writer if fail else None  # Otherwise it may have no rows this time.
+        if not objects and self._plan.new is None and repeats is None:
             return
         log = answers.log(self._plan.location)
-        if not objects and not (is_checked and is_there(log, writer)):
+        if not objects and (repeats is None or not is_there(log, repeats)):
             return
         result = log.append_objects(objects, writer)
         if result.duplicate and writer is not None:

@@ -493,7 +493,7 @@ def test_a_query_does_not_go_on_in_a_log_that_was_recreated(log, at, values):
     log either.
     """
     anew = recreated(log, *values)
-    with pytest.raises(LogReplacedError, match=r"was deleted and recreated .*new checkpoint"):
+    with pytest.raises(LogReplacedError, match=r"was deleted and recreated.*new checkpoint"):
         restarted(anew, at[0]).batch()
     with pytest.raises(LogReplacedError, match="was deleted and recreated"):
         restarted(anew, at[0]).run(*at)
@@ -520,6 +520,21 @@ def test_a_query_can_go_on_from_the_start_of_the_new_log(log, at, values, limit,
         assert [value for *_, value in read] == [*values, *["later"] * (at.index(start) + 1)]
     assert "was deleted and recreated" in caplog.text
     assert "continuing at the start" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["payments", "other/orders"])
+def test_a_path_that_was_changed_is_told_as_one(log, at, tmp_path, name):
+    """As the only cause if the log's name shows it; the way on that loses nothing comes first."""
+    other = Log.create(str(tmp_path / name), partitions=2)
+    append(other, *"xyz")
+    for action in (lambda s: s.batch(), lambda s: s.run(*at)):
+        with pytest.raises(LogReplacedError) as caught:
+            action(restarted(other, at[0]))
+        told = str(caught.value)
+        assert f"{other.url} is not the log that this stream has read, 'orders': " in told
+        assert ("was deleted and recreated, or " in told) == (name == "other/orders")
+        assert "the query was given another path" in told
+        assert f"id was {log.id}, now it is {other.id}); if the path was changed, change" in told
 
 
 def test_available_now_goes_on_in_the_new_log(log, at):
@@ -552,7 +567,7 @@ def test_a_running_query_notices_that_its_log_was_recreated(log, values, now, le
     anew = recreated(log, *values)
     clock.advance(60_000)
     if lenient == "true":
-        with pytest.raises(LogReplacedError, match=r"was deleted and recreated .*new checkpoint"):
+        with pytest.raises(LogReplacedError, match=r"was deleted and recreated.*new checkpoint"):
             source.batch()
         return
     read = []
@@ -577,7 +592,7 @@ def test_a_log_that_is_recreated_while_a_batch_is_planned_or_read(log, at, lenie
         caplog.clear()
         if lenient == "true":
             with pytest.raises(
-                LogReplacedError, match=r"was deleted and recreated .*new checkpoint"
+                LogReplacedError, match=r"was deleted and recreated.*new checkpoint"
             ):
                 action()
         else:
@@ -685,7 +700,55 @@ def test_partitions_left_out_after_a_restart_stop_the_query(log, caplog):
     lenient = Source(log.url, partitions="0", failOnDataLoss="false")
     lenient.at = source.at
     assert [lenient.batch(), lenient.batch()] == [[], None]
-    assert "no longer reads" in caplog.text
+    assert caplog.text.count("no longer reads") == 1
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_partition_that_is_read_again_continues_where_it_was(log, at_once):
+    """Left out with failOnDataLoss=false: neither again from its start, nor from the end (S38). So
+    it is if a batch that runs again is planned with it, or was planned without it.
+    """
+    append(log, *"abc")
+    append(log, *"xyz", partition=1)
+    source = Source(log.url, startingOffsets="earliest")
+    assert len(source.batch()) == 6
+    append(log, "d")
+    append(log, "w", partition=1)
+    narrow = restarted(log, source.at, partitions="0", failOnDataLoss="false")
+    assert narrow.batch() == [(0, 3, "d")]
+    if not at_once:
+        append(log, "e")
+        append(log, "v", partition=1)
+        narrow = restarted(log, narrow.at, partitions="0")
+        start, end = narrow.at, narrow.latest()
+        wide = restarted(log, start)
+        assert narrow.batch() == wide.run(start, end) == [(0, 4, "e")]
+    left = [] if at_once else [(1, 4, "v")]
+    wide = restarted(log, narrow.at)
+    start, end = wide.at, wide.latest()
+    assert "left_out" not in end
+    assert wide.batch() == restarted(log, start).run(start, end) == [(1, 3, "w"), *left]
+    assert wide.batch() is None
+
+
+def test_what_a_partition_lost_while_it_was_left_out_is_told(log):
+    """Deleted records (S38) and removed tombstones (S41), when it is read again; not before."""
+    append(log, "a")
+    append(log, *"xyz", partition=1)
+    source = Source(log.url, startingOffsets="earliest", maxOffsetsPerTrigger="1")
+    source.batch()
+    log.handle.commit(lambda tip, ms: Edit(tombstones_removed={1: 2}), operation="clean")
+    narrow = restarted(log, source.at, partitions="0", failOnDataLoss="false")
+    narrow.batch()
+    append(log, "b")
+    assert narrow.batch() == [(0, 1, "b")]
+    with pytest.raises(NotFoundError, match=r"tombstones up to offset 2 of partitions \[1\]"):
+        restarted(log, narrow.at).batch()
+    log.delete_records({1: 2})
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"offset 1 of partition 1 .*1 offsets are gone"
+    ):
+        restarted(log, narrow.at).batch()
 
 
 def test_a_swept_object_is_found_in_a_newer_version(log):

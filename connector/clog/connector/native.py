@@ -59,12 +59,13 @@ from clog.connector.read.task_read import found_batches
 from clog.connector.schema import TableColumns, arrow_schema
 from clog.storage.commit.committer import is_on_disk
 from clog.storage.env import dataclass
-from clog.storage.errors import OptionError
+from clog.storage.errors import InvalidInputError, OptionError
 from clog.storage.format.documents import NONE, folder_of
 from clog.storage.numpy_arrays import to_arrow
 from clog.storage.publications.source import ViewMask, read_masks, view_masks
 from clog.storage.store.kinds import kind_of
 from clog.storage.store.opening import LOCAL, parse
+from clog.storage.types.columns import alike_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -405,6 +406,7 @@ more, tasks do that.
 KEPT_MAX = 16
 """Plans that are kept."""
 _DEFAULT_COLUMNS = ("key", "value", "timestamp")
+_CASE_SENSITIVE = "spark.sql.caseSensitive"
 _LOGGER = logging.getLogger("clog.connector")
 _SAID: set[tuple[str, str]] = set()
 _KEPT: "OrderedDict[tuple[object, ...], tuple[Shown, DataFrame]]" = OrderedDict()
@@ -583,6 +585,7 @@ def _kept(
     shown: "Callable[[str], Shown]",
 ) -> "tuple[Shown, DataFrame]":
     """Returns what is scanned for these columns; builds it unless a plan is kept."""
+    _check_names(spark, read, asked)
     options, log_id = read.options, read.handle.standing.log_id
     folder = _folder_in_jvm(options.location.url, log_id)
     commit = read.handle.tip.record.commit_id
@@ -625,6 +628,20 @@ def _hidden(masks: "Iterator[ViewMask]") -> "dict[str, Mask | None]":
         for mask, shown in found
         if shown
     }
+
+
+def _check_names(spark: "SparkSession", read: BatchRead, asked: StructType) -> None:
+    """Raises if the session ignores case, and names of the log differ only in that."""
+    if spark.conf.get(_CASE_SENSITIVE) == "true":
+        return
+    if both := alike_fields(arrow_schema(asked)):
+        raise InvalidInputError(
+            f"{read.handle.store.url} has {both[0]} and {both[1]}, which Spark takes for one name"
+            f" while {_CASE_SENSITIVE} is false; set it to true, or read one of them (columns)"
+        )
+    types = types_of(read.handle)
+    if types is not None and (both := alike_fields(types.schema)):
+        raise CannotScanError(f"it has {both[0]} and {both[1]}, which Spark takes for one name")
 
 
 def _check_types(handle: "Handle", read: StructType) -> None:

@@ -47,6 +47,7 @@ from pyspark.sql.types import (
 from clog.storage.env import dataclass
 from clog.storage.errors import ClogError, InvalidInputError, OptionError
 from clog.storage.types import rows
+from clog.storage.types.names import folded, spellings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -524,13 +525,14 @@ def new_types(schema: StructType, key_columns: Sequence[str]) -> LogTypes:
     """
     import pyarrow as pa
 
-    own = {f.name.lower(): f.name for f in schema}
+    own = spellings(tuple(schema.names))  # As always in Spark, case does not matter.
+    key = tuple(own.get(name) or own.get(folded(name), name) for name in key_columns)
     fields = [pa.field(f.name, arrow_type(_nullable(f.dataType))) for f in schema]
     try:
-        types = rows.schema_of_rows(pa.schema(fields), key_columns)
+        types = rows.schema_of_rows(pa.schema(fields), key)
     except InvalidInputError as e:
         raise OptionError(f'option "keyColumns": {e}') from None
-    return LogTypes(types, tuple(own[name.lower()] for name in key_columns))
+    return LogTypes(types, key)
 
 
 def _nullable(kind: DataType) -> DataType:

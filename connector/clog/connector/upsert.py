@@ -41,6 +41,7 @@ from clog.storage.errors import (
     UnsupportedFormatError,
 )
 from clog.storage.store.opening import redact
+from clog.storage.types.names import folded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -232,8 +233,8 @@ def _checked_log(
                 f" {redact(settings.location.name)} is a typed log; leave the option out"
             )
 
-    wanted = None if settings.key_columns is None else [k.lower() for k in settings.key_columns]
-    if wanted not in (None, [k.lower() for k in columns.keys]):
+    wanted = None if settings.key_columns is None else [folded(k) for k in settings.key_columns]
+    if wanted not in (None, [folded(k) for k in columns.keys]):
         raise OptionError(
             f'option "keyColumns" is {", ".join(settings.key_columns or ())}, but the keys of the'
             f" upsert are {', '.join(columns.keys)}; name these"
@@ -351,8 +352,8 @@ def _typed(df: "DataFrame", columns: Sequence[str], field: "pa.Field") -> "Colum
                 f" {', '.join(columns)} are {len(columns)}; name one"
             )
         return cols[0]
-    fields = {inner.name.lower() for inner in field.type}
-    is_whole = len(columns) == 1 and columns[0].lower() not in fields
+    fields = {folded(inner.name) for inner in field.type}
+    is_whole = len(columns) == 1 and folded(columns[0]) not in fields
     if is_whole and isinstance(df.schema[columns[0]].dataType, T.StructType):
         return cols[0]
     return F.struct(*cols)

@@ -89,6 +89,7 @@ from clog.storage.store.contract import Store, StoredObject, is_temporary
 from clog.storage.store.opening import LOG_FOLDER
 from clog.storage.types.columns import schema_of
 from clog.storage.types.evolve import evolved, fields_from_words
+from clog.storage.types.names import names_problem
 from clog.storage.types.rows import KEY_COLUMNS, schema_of_rows
 from clog.storage.view_formats import FORMATS
 
@@ -114,7 +115,7 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
             )
         if after == before:
             return NothingToCommit()
-        _check_key_columns(tip.head.log.schema, settings)
+        _check_columns(tip, tip.head.log.schema, settings)
         _check_views(handle, tip, tip.head.log.schema, settings)
         needed = _features_of(settings)
         _check_given(settings, is_given=GIVEN_OFFSETS in tip.head.log.features)
@@ -206,7 +207,7 @@ def evolve(
         before = tip.head.log.schema
         after = evolved(before, add=add, widen=widen, relax=relaxed, url=url)
         config = LogConfig.from_overrides(tip.head.config)
-        _check_key_columns(after, config)
+        _check_columns(tip, after, config)
         _check_views(handle, tip, after, config)
         return Edit(schema=after)
 
@@ -215,8 +216,12 @@ def evolve(
     return handle.tip.head.log.schema
 
 
-def _check_key_columns(schema: LogSchema | None, config: LogConfig) -> None:
-    if problem := key_columns_problem(schema, config.table_key_columns):
+def _check_columns(tip: Commit, schema: LogSchema | None, config: LogConfig) -> None:
+    """Raises if a log cannot get these columns, or should not, for their names."""
+    names = config.table_key_columns
+    before = tip.head.log.schema, LogConfig.from_overrides(tip.head.config).table_key_columns
+    problem = key_columns_problem(schema, names) or names_problem(schema, names, before=before)
+    if problem is not None:
         raise InvalidInputError(f"{problem}; nothing was changed")
 
 
@@ -568,18 +573,26 @@ def new_log(
         schema = schema_like(like)
     elif isinstance(schema, Mapping) and any(isinstance(t, _WORDS) for t in schema.values()):
         schema = fields_from_words(schema)
+    names = [] if key is None else [key] if isinstance(key, str) else list(key)
     if key is not None:
         if schema is None:
             raise InvalidInputError("key= requires schema= or like=, which give the columns")
-        names = [key] if isinstance(key, str) else list(key)
         schema = schema_of_rows(pa.schema(schema), names)
-        config = {KEY_COLUMNS: ",".join(names), **config}
+        config = {KEY_COLUMNS: names, **config}
     typed = None if schema is None else schema_of(schema)
     overrides = without_idle(parse_overrides(config))
     settings = LogConfig.from_overrides(overrides)
+    if key is not None and list(settings.table_key_columns) != names:
+        raise InvalidInputError(
+            f"key={key!r} cannot be the names in {KEY_COLUMNS}, which are"
+            f" {','.join(settings.table_key_columns) or 'none'}: they have no comma, and no space"
+            " around them, and with key= that config is left out; nothing was created"
+        )
     _features_of(settings)
     _check_given(settings, is_given=GIVEN_OFFSETS in features)
-    if problem := key_columns_problem(typed, settings.table_key_columns):
+    problem = key_columns_problem(typed, settings.table_key_columns)
+    problem = problem or names_problem(typed, settings.table_key_columns)
+    if problem is not None:
         raise InvalidInputError(f"{problem}; nothing was created")
     for name in settings.published_formats:
         check_publishable(name, typed, settings, url="the log")

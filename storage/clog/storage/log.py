@@ -116,7 +116,7 @@ class Log:
             key: the column or columns of the key: makes a log of rows with the plain columns of
                 ``schema`` or ``like``.
             like: data with the columns of the new log: a pandas or Polars frame, an Arrow table or
-                schema, a list of dicts.
+                schema, a list of dicts. Fields that are NOT NULL stay so; seconds are milliseconds.
             exist_ok: if there is a log already, open it unchanged.
             features: of the format, as `upgrade` takes them, and ``given-offsets``: then records
                 come with their offsets (`append`).

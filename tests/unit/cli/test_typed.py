@@ -354,3 +354,22 @@ def test_convert_leaves_out_what_does_not_fit(cli, tmp_path):
     assert (done["records"], done["dead_letters"]) == (1, 1)
     assert Log.open(str(tmp_path / "typed")).table().get("b") == {"n": 1}
     assert Log.open(str(tmp_path / "dead")).end_offsets() == {0: 1}
+
+
+def test_no_command_makes_names_alike(cli, url, tmp_path):
+    """S61: a file's schema and a config are held to the rule of the API, and change nothing."""
+    path = tmp_path / "schema.json"
+    words = {"key": "string", "value": {"v": "int64", "V": "int64"}}
+    path.write_text(json.dumps(words))
+    keys = ("-c", "table.key.columns=id")
+    for given in ((), keys):
+        refused = cli("create", url, "--schema", path, *given, code=1)
+        assert "value has the fields 'v' and 'V'" in refused.stderr
+    path.write_text(json.dumps({"key": "string", "value": {"v": "int64"}}))
+    cli("create", url, "--schema", path)
+    path.write_text(json.dumps(words))
+    refused = cli("alter", url, "--schema", path, code=1)
+    assert "'v' and 'V'" in refused.stderr
+    refused = cli("alter", url, "-c", "table.key.columns=V", code=1)
+    assert "'V', and the value also has a field 'v'" in refused.stderr
+    assert Log.open(url).version == 0

@@ -357,7 +357,7 @@ def test_records_are_written_as_ever(url):
         (
             StructType([*TRIP.fields, StructField("ID", LongType())]),
             "minutes",
-            "a column occurs twice",
+            "'id' and 'ID'.*names must differ, ignoring case",
         ),
         (
             StructType([TRIP["minutes"], StructField("d", DoubleType())]),

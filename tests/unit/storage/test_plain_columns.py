@@ -96,7 +96,7 @@ def test_rows_that_do_not_fit(trips, rows, words):
         ({"like": TRIPS}, "like= requires key="),
         ({"key": "id"}, "key= requires schema= or like="),
         ({"key": "nr", "like": TRIPS}, "there is no column 'nr'; the columns are id, city, place"),
-        ({"key": ["id", "ID"], "like": TRIPS}, "a column occurs twice"),
+        ({"key": ["id", "id"], "like": TRIPS}, "a column occurs twice"),
         ({"key": "id", "like": [{"id": 1}]}, "a table needs columns for its key and at least one"),
         ({"key": "id", "like": 5}, "like= is a int; give a frame"),
         ({"key": "id", "like": []}, "like= is an empty list; give a frame"),

@@ -64,6 +64,7 @@ from clog.storage.store.contract import together
 from clog.storage.transactions.ids import state_of, taken_by_another
 from clog.storage.transactions.transaction import TIMEOUT_MS_MAX, Transaction
 from clog.storage.types.columns import arrow_schema
+from clog.storage.types.names import folded
 
 if TYPE_CHECKING:
     from clog.storage.read.table import Table
@@ -271,9 +272,10 @@ class TableLog:
             self.log.evolve(add=add, widen=widen)
         except InvalidInputError as e:
             raise InvalidInputError(
-                f"{self.table.what} has columns of types other than {self.log.url}, which cannot"
-                f" follow: {e}; capture the table into a new URL, or as text from its beginning"
-                f" (--mask {self.table.what}.COLUMN=text)"
+                f"{self.table.what} has columns of types or names other than {self.log.url}, which"
+                f" cannot follow: {e}; capture the table into a new URL, or as text from its"
+                f" beginning (--mask {self.table.what}.COLUMN=text), or leave the column out"
+                f" (--mask {self.table.what}.COLUMN=drop)"
             ) from e
 
     def take(self, changes: Changes, times_us: _Ints, start: int = 0) -> int:
@@ -437,9 +439,8 @@ class TableLog:
     @property
     def _present(self) -> str:
         """The name of the `PRESENT` column, which differs from those of the key."""
-        return next(
-            name for name in (PRESENT, f"{PRESENT}_", f"{PRESENT}__") if name not in self.table.key
-        )
+        taken = {folded(name) for name in self.table.key}
+        return next(n for n in (PRESENT, f"{PRESENT}_", f"{PRESENT}__") if n not in taken)
 
     @property
     def _others(self) -> bool:

@@ -37,6 +37,7 @@ from clog.connector.schema import (
 from clog.storage.config.units import Compression
 from clog.storage.env import dataclass
 from clog.storage.errors import AlreadyExistsError, InvalidInputError, NotFoundError, OptionError
+from clog.storage.types.names import folded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -379,8 +380,8 @@ def _check_types(
     log: "Log", key_columns: tuple[str, ...] | None, check: Callable[[LogTypes | None], object]
 ) -> None:
     types = types_of(log.handle)
-    given = None if key_columns is None else [name.lower() for name in key_columns]
-    if given is not None and (types is None or given != [n.lower() for n in types.key_columns]):
+    given = None if key_columns is None else [folded(name) for name in key_columns]
+    if given is not None and (types is None or given != [folded(n) for n in types.key_columns]):
         has = "is of bytes" if types is None else "names none"
         if types is not None and types.key_columns:
             has = f"has the key columns {', '.join(types.key_columns)}"

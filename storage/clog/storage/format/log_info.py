@@ -350,9 +350,6 @@ def key_columns_problem(schema: LogSchema | None, names: Sequence[str]) -> str |
         return f"{said} the key is a struct with the fields {','.join(inner)}; name these"
     if not inner and len(names) > 1:
         return f"{said} the key is {schema.key.kind}, which is a single column"
-    fields = {field.name.lower() for field in schema.value.fields}
-    if both := [name for name in names if name.lower() in fields]:
-        return f"{said} the value also has a field {both[0]!r}; names must differ, ignoring case"
     return None
 
 

@@ -60,6 +60,7 @@ from clog.storage.types.columns import (
     list_lengths,
 )
 from clog.storage.types.conform import conform, from_python
+from clog.storage.types.names import name_problem
 from clog.storage.types.rows import TableColumns, are_records, problem_of_names
 
 _OF_ITS_OWN = "; a log that was created with key= and like= has columns of its own"
@@ -92,6 +93,7 @@ def schema_like(data: Any) -> pa.Schema:
     if isinstance(data, pa.Schema):
         return data
     if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data) and data:
+        _check_names(data)
         try:
             rows = [{n: None if is_nat(v) else v for n, v in row.items()} for row in data]
             return pa.Table.from_pylist(rows).schema
@@ -128,13 +130,18 @@ def _frame_class(package: str, name: str = "DataFrame") -> Any:
 
 def _with_index(frame: Any) -> Any:
     """Returns a pandas frame with its index as columns, if it has names, as in Parquet."""
+    if twice := [name for name, count in Counter(frame.columns).items() if count > 1]:
+        raise InvalidInputError(
+            f"the pandas DataFrame has more than one column named {twice[0]!r}; rename them"
+        )
     named = [name for name in frame.index.names if name is not None and name not in frame.columns]
     return frame.reset_index(named) if named else frame
 
 
 def _from_pandas(frame: Any) -> pa.Table:
+    frame = _with_index(frame)
     try:
-        return pa.Table.from_pandas(_with_index(frame), preserve_index=False)
+        return pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, ValueError, TypeError) as e:
         # The beginning of Arrow's message may show a value; its end names the column.
         last = str(e.args[-1]) if e.args else ""
@@ -282,7 +289,7 @@ def _from_dicts(
         if not isinstance(row, Mapping):
             raise InvalidInputError(f"record {i} is a {type(row).__name__}, expected a dict")
     if rows is not None and records:
-        names = list(dict.fromkeys(name for row in records for name in row))
+        names = _check_names(records)
         if _are_rows(rows, schema, names):
             records = [_record_of(row, i, rows) for i, row in enumerate(records)]
     for i, row in enumerate(records):
@@ -305,6 +312,19 @@ def _from_dicts(
         made = from_python([row[name] for row in records], field)
         table = table.set_column(i, field, made)
     return table
+
+
+def _check_names(records: Sequence[Mapping[Any, Any]]) -> list[str]:
+    """Returns the names in dicts, each once; raises if one cannot be a field's."""
+    names = list(dict.fromkeys(name for row in records for name in row))
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidInputError(
+                f"a field of a record is named by a {type(name).__name__}; names are text"
+            )
+        if problem := name_problem(name):
+            raise InvalidInputError(f"{name!r}: {problem}")
+    return names
 
 
 def _record_of(row: Mapping[str, Any], i: int, rows: TableColumns) -> dict[str, Any]:

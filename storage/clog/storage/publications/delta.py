@@ -339,19 +339,12 @@ def _type(field: SchemaField, path: str, url: str) -> Any:
 
 
 def _check_names(fields: Iterable[SchemaField], path: str, url: str) -> None:
-    """Raises if Delta refuses the names: with spaces or punctuation, or two that differ in case."""
-    seen: dict[str, str] = {}
+    """Raises if Delta refuses the names: with spaces or punctuation."""
     for one in fields:
         if _REFUSED_IN_NAMES & set(one.name):
             raise InvalidInputError(
                 f"{path}.{one.name!r} of {url} has a name that Delta refuses (a space, or one of"
                 " ,;{}()=); the log cannot be published as Delta; nothing was changed"
-            )
-        other = seen.setdefault(one.name.lower(), one.name)
-        if other != one.name:
-            raise InvalidInputError(
-                f"{path} of {url} has fields {other!r} and {one.name!r}, which Delta does not"
-                " distinguish; the log cannot be published as Delta; nothing was changed"
             )
 
 

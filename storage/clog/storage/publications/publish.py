@@ -69,6 +69,7 @@ from clog.storage.publications.source import (
     table_state,
 )
 from clog.storage.store.contract import Store, StoredObject, StoreRefusedError
+from clog.storage.types.names import names_problem
 from clog.storage.view_formats import FORMATS, ViewFormat
 
 PARTS = 8
@@ -233,6 +234,11 @@ def foreign_table(view: View[Any, Any], *, url: str) -> InvalidInputError:
 def check_publishable(name: str, schema: LogSchema | None, config: LogConfig, *, url: str) -> None:
     """Raises if a log with this schema and config cannot be published in a format."""
     VIEWS[name].check_type(schema, url=url)
+    if problem := names_problem(schema):
+        raise InvalidInputError(
+            f"{problem}; {url} cannot be published as {name}, which must be readable by them;"
+            " nothing was changed"
+        )
     if config.log_append_time:
         raise InvalidInputError(
             f"message.timestamp.type=LogAppendTime of {url} gives records the time of their"

@@ -48,6 +48,7 @@ from clog.storage.format.log_info import (
     schema_problem,
 )
 from clog.storage.numpy_arrays import scalar, to_numpy, validity_of
+from clog.storage.types.names import alike
 from clog.storage.types.rows import TableColumns
 
 if TYPE_CHECKING:
@@ -200,6 +201,28 @@ def _without_layout(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def taken_as(kind: pa.DataType) -> pa.DataType:
+    """Returns the type of a column for data of this type. Every value that an append of such data
+    may have is one of that type: instants in UTC, seconds as milliseconds.
+    """
+    types, kind = pa.types, _without_layout(kind)
+    if isinstance(kind, pa.BaseExtensionType):
+        return taken_as(kind.storage_type)
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(taken_as(field.type)) for field in kind])
+    if types.is_map(kind):
+        pair = (f.with_type(taken_as(f.type)) for f in (kind.key_field, kind.item_field))
+        return pa.map_(*pair)
+    if types.is_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(taken_as(kind.value_type)))
+    if types.is_timestamp(kind):
+        unit = "ms" if kind.unit == "s" else kind.unit
+        return pa.timestamp(unit, None if kind.tz is None else "UTC")
+    if types.is_time32(kind):
+        return pa.time32("ms")
+    return pa.date32() if types.is_date64(kind) else kind
+
+
 def _instead(kind: pa.DataType) -> str:
     if isinstance(kind, pa.BaseExtensionType):
         return f"use {kind.storage_type}, the type in which its values are stored"
@@ -282,6 +305,15 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
     if pa.types.is_map(kind):
         return [kind.key_field, kind.item_field]
     return [kind.value_field.with_name("element")] if pa.types.is_list(kind) else []
+
+
+def alike_fields(fields: Iterable[pa.Field], path: str = "") -> tuple[str, str] | None:
+    """Returns the paths of the first two fields that engines which ignore case take for one."""
+    fields = list(fields)
+    for one, other in alike(field.name for field in fields):
+        return f"{path}{one}", f"{path}{other}"
+    inner = (alike_fields(_inside(field.type), f"{path}{field.name}.") for field in fields)
+    return next(filter(None, inner), None)
 
 
 def projected(schema: pa.Schema, columns: Iterable[str]) -> pa.Schema:
@@ -623,6 +655,11 @@ class Frame:
         Needs duckdb.
         """
         method = f"{type(self).__name__}.to_duckdb()"
+        if both := alike_fields(self._schema_of(columns)):
+            raise InvalidInputError(
+                f"DuckDB ignores case, and would show one of the columns {both[0]!r} and"
+                f" {both[1]!r} twice; read them one at a time (columns=), or rename one (to_arrow)"
+            )
         engine = package("duckdb", method) if connection is None else connection
         relation: duckdb.DuckDBPyRelation = engine.from_arrow(self.to_arrow(columns=columns))
         return relation

@@ -37,6 +37,7 @@ from clog.storage.format.log_info import (
     schema_problem,
 )
 from clog.storage.types.columns import arrow_type, schema_field, schema_of
+from clog.storage.types.names import name_problem
 
 _Change = Callable[[SchemaField], SchemaField]
 
@@ -98,12 +99,19 @@ def _check_changes(
 
 
 def _given(name: str, kind: pa.DataType, path: str) -> pa.Field:
+    _check_name(name, path)
     try:
         return pa.field(name, kind)
     except (TypeError, ValueError) as e:
         raise InvalidInputError(
             f"{path!r}: {kind!r:.80} is not a pyarrow type for a field: {e}"
         ) from e
+
+
+def _check_name(name: str, path: str) -> None:
+    """Raises if a field cannot have a name: Arrow would make another one of it."""
+    if problem := name_problem(name):
+        raise InvalidInputError(f"{path!r}: {problem}")
 
 
 def _at(schema: LogSchema, path: str, change: _Change) -> LogSchema:
@@ -241,6 +249,7 @@ def _words(field: SchemaField) -> Any:
 
 def _field(name: str, words: Any, path: str) -> pa.Field:
     required = False
+    _check_name(name, path)
     if isinstance(words, str) and words.endswith(_SUFFIX):
         words, required = words.removesuffix(_SUFFIX), True
     elif isinstance(words, list) and len(words) == 2 and words[0] == NOT_NULL:

@@ -4,7 +4,7 @@ A row has the columns of the key, named by ``table.key.columns``, and the fields
 the key is a struct its fields are columns, otherwise it is one column; the value is a struct. The
 names of the given or requested columns decide whether they are of rows or of records. Rows are
 tried first, so that a table may have a column ``value``. As in Spark, case does not matter in
-names; the log's spelling is kept.
+names (`types.names`); the log's spelling is kept.
 
 pyarrow is imported only where it is needed, because cold processes use this module, too.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
+from clog.storage.types.names import folded, spellings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,8 +47,8 @@ class TableColumns:
 
     def own(self, name: str) -> str | None:
         """Returns the table's spelling of a column; None if it has no such column."""
-        spelled = {n.lower(): n for n in (*self.key, *self.value)}
-        return spelled.get(name.lower())
+        spelled = spellings((*self.key, *self.value))
+        return spelled.get(name) or spelled.get(folded(name))
 
     def has(self, names: Iterable[str]) -> bool:
         """Returns whether all these are columns of the table."""
@@ -86,6 +87,12 @@ class TableColumns:
 
         if isinstance(columns, str):
             return None  # `columns_asked` refuses it.
+        if dotted := [name for name in self.key if "." in name]:  # Releases before 0.3.0 took it.
+            raise InvalidInputError(
+                f"{KEY_COLUMNS} names {dotted[0]!r}, but a dot separates a column from its fields;"
+                " give the key column another name (Log.alter, or clog alter -c"
+                f" {KEY_COLUMNS}=NAME)"
+            )
         if columns is None:
             columns = [*self.key, *self.value]
         tops = [column.partition(".") for column in columns]
@@ -155,7 +162,8 @@ def problem_of_names(table: TableColumns, schema: "pa.Schema", given: Sequence[s
                 f"column {spelled} is not in the log's schema; it has {', '.join(there)} ({hint})"
             )
         if names.count(name) > 1:
-            return f"column {spelled} occurs twice"
+            same = [one for one in given if table.own(one) == name]
+            return f"column {name} occurs twice, as {' and '.join(map(repr, same))}"
     for name, field in there.items():
         if name not in names and (name in table.key or not field.nullable):
             return f"column {name} is missing, which is NOT NULL; give it" + (
@@ -173,14 +181,17 @@ def schema_of_rows(columns: "pa.Schema", key: Sequence[str]) -> "pa.Schema":
     """Returns the schema of a log of rows: key columns are NOT NULL, the others in a struct."""
     import pyarrow as pa
 
-    own = {f.name.lower(): f for f in columns}
-    names, there = [name.lower() for name in key], ", ".join(columns.names)
-    if missing := [name for name in key if name.lower() not in own]:
-        raise InvalidInputError(f"there is no column {missing[0]!r}; the columns are {there}")
-    others = [f for f in columns if f.name.lower() not in names]
-    if len(own) < len(columns) or len(set(names)) < len(names):
+    from clog.storage.types.columns import taken_as
+
+    own, there = {f.name: f for f in columns}, ", ".join(columns.names)
+    if missing := [name for name in key if name not in own]:
+        near = spellings(tuple(columns.names)).get(folded(missing[0]))
+        hint = "" if near is None else f"; the key is given as it is spelled there, {near!r}"
+        raise InvalidInputError(f"there is no column {missing[0]!r}; the columns are {there}{hint}")
+    others = [f for f in columns if f.name not in key]
+    if len(own) < len(columns) or len(set(key)) < len(key):
         raise InvalidInputError(f"a column occurs twice: {there}; key: {', '.join(key)}")
-    if not names or not others:
+    if not key or not others:
         raise InvalidInputError(
             f"a table needs columns for its key and at least one other; its columns are {there},"
             f" its key {', '.join(key) or 'none'}"
@@ -190,18 +201,10 @@ def schema_of_rows(columns: "pa.Schema", key: Sequence[str]) -> "pa.Schema":
             f"column {unknown[0]} has no values from which its type follows; give the types with"
             " like= or schema=, as pa.schema([(name, type), …])"
         )
-    parts = [pa.field(own[n].name, _in_utc(own[n].type), nullable=False) for n in names]
+    parts = [pa.field(name, taken_as(own[name].type), nullable=False) for name in key]
     kind = parts[0].type if len(parts) == 1 else pa.struct(parts)
-    value = pa.struct([pa.field(f.name, _in_utc(f.type)) for f in others])
+    value = pa.struct([f.with_type(taken_as(f.type)) for f in others])
     return pa.schema([pa.field("key", kind, nullable=False), pa.field("value", value)])
-
-
-def _in_utc(kind: "pa.DataType") -> "pa.DataType":
-    """Returns the type of the same instants in UTC: other zones are not kept."""
-    import pyarrow as pa
-
-    has_zone = pa.types.is_timestamp(kind) and kind.tz is not None
-    return pa.timestamp(kind.unit, "UTC") if has_zone else kind
 
 
 def _structs(fields: "Mapping[str, pa.Array]", rows: int) -> "pa.Array":

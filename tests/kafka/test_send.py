@@ -250,6 +250,33 @@ def test_a_record_that_the_topic_finds_too_large_is_told_as_that(kafka, log, url
     assert send(url, kafka.url(topic), once=True).records == 1
 
 
+@pytest.mark.parametrize(
+    ("configs", "row", "told"),
+    [
+        (
+            {"message_timestamp_before_max_ms": 1000},
+            {"key": "k", "value": b"v", "timestamp": 1},
+            r"offset 1 of partition 0 .*message\.timestamp\.before\.max\.ms=1000",
+        ),
+        (
+            {"cleanup_policy": "compact"},
+            {"key": None, "value": b"v"},
+            r"offset 1 of partition 0 .*has no key",
+        ),
+    ],
+    ids=["time", "key"],
+)
+def test_a_record_that_the_topic_refuses_is_named(kafka, url, configs, row, told):
+    """With the limit; running it again would not help, but changing the topic does."""
+    log = Log.create(url, 1, {"cleanup.policy": "delete", "retention.ms": -1})
+    topic = kafka.topic(**{"retention_ms": -1} | configs)
+    log.append([{"key": "k", "value": b"v"}, row, {"key": "k", "value": b"v"}])
+    with pytest.raises(InvalidInputError, match=told):
+        send(url, kafka.url(topic), once=True)
+    kafka.alter(topic, cleanup_policy="delete", message_timestamp_before_max_ms=2**63 - 1)
+    assert send(url, kafka.url(topic), once=True).records == 3
+
+
 def test_what_was_removed_before_it_was_sent_is_a_stop(kafka, log, url):
     """By deleted records; and a tombstone that the cleaner removed."""
     topic = kafka.topic(partitions=2, retention_ms=-1)
@@ -274,7 +301,10 @@ def test_missed_deletes_are_a_stop(kafka, url):
     for _ in range(3):
         Cleaner([log]).run_once(force=True)
     assert there(kafka, url) == [(2, b"b", b"1")]
-    with pytest.raises(NotFoundError, match="missed deletes"):
+    with pytest.raises(NotFoundError, match=r"missed deletes.*--skip-purged"):
+        send(url, kafka.url(topic), once=True)
+    forget(kafka, log, topic)  # The tail does not say which version of the log was read.
+    with pytest.raises(NotFoundError, match=r"missed deletes"):
         send(url, kafka.url(topic), once=True)
 
 

@@ -25,6 +25,7 @@ original is restored.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -38,10 +39,12 @@ from clog.bridge.topic import (
     At,
     Cluster,
     Feed,
+    Refusal,
     Topic,
     address_of,
 )
 from clog.storage import Log
+from clog.storage.config.units import duration
 from clog.storage.env import Clock, SystemClock, dataclass
 from clog.storage.errors import (
     ClogError,
@@ -183,6 +186,7 @@ class _Sender:
         self._at: dict[int, Position] = {}
         self._ends: dict[int, int] = {}
         self._records = 0
+        self._under_way = pa.table({})
         self._bound: dict[int, int] = {}
         self._bound_ms = clock.monotonic_ms()
         self._renewed_ms: int | None = None
@@ -224,7 +228,8 @@ class _Sender:
                     " sending some records twice, with --from-bound (from_bound=True), or send to"
                     " a new topic"
                 )
-            self._at[p] = Position(max(tail, least), self._log.version)
+            # Which version was read is not known: any tombstone that went since may be a miss.
+            self._at[p] = Position(max(tail, least), 0)
         self._bound = dict(bound)
 
     def check_start(self, *, skip_purged: bool) -> None:
@@ -256,7 +261,13 @@ class _Sender:
                 )
             now[p] = Position(max(at, start), now[p].version)
         if not skip_purged:
-            check_missed(self._log, {p: at for p, at in self._at.items() if at.offset}, now)
+            check_missed(
+                *(self._log, {p: at for p, at in self._at.items() if at.offset}, now),
+                remedy=(
+                    "send to a new topic, or continue, and keep the keys that were deleted, with"
+                    " --skip-purged (skip_purged=True)"
+                ),
+            )
         self._at = now
 
     def run(
@@ -317,6 +328,7 @@ class _Sender:
             for p, one in at.items()
         ]
         self._ask(self._producer.begin_transaction, "of the transaction")
+        self._under_way = records
         try:
             self._produce(records)
             self._ask(
@@ -466,16 +478,87 @@ class _Sender:
                 f"another process sends {self._log.url} to {self._address} and took over; leave"
                 " the work to it"
             )
-        if self._cluster.is_too_large(error):
+        refusal = self._cluster.refusal(error)
+        if refusal is Refusal.RIGHTS:
             return InvalidInputError(
-                f"{self._address} rejects a record of {self._log.url} as too large:"
-                f" {error.str()}; nothing of the transaction was committed; give the topic a"
-                " larger max.message.bytes"
+                f"{self._address} refuses a request ({what}): {error.str()}; nothing of the"
+                " transaction was committed; check user, password and rights (to write to the"
+                f" topic, and with the transactional id {self._id}, and to read with the group of"
+                " that name)"
+            )
+        if refusal is not None:
+            configs = self._cluster.configs(self._topic.topic)
+            limits = {name: one.value for name, one in configs.items()}
+            now_ms = self._clock.now_ms()
+            which, why, remedy = refused(refusal, self._under_way, limits, now_ms)
+            place = "a record"
+            if which is not None:
+                row = self._under_way.select(["partition", "offset"]).slice(which, 1).to_pylist()[0]
+                place = f"offset {row['offset']} of partition {row['partition']}"
+            return InvalidInputError(
+                f"{self._address} refuses {place} of {self._log.url}{why} ({error.str()}); nothing"
+                f" of the transaction was committed; {remedy}, then run it again"
             )
         return SourceUnavailableError(
             f"{self._address} did not accept a request ({what}): {error.str()}; nothing of the"
             " transaction was committed; run it again"
         )
+
+
+def refused(
+    refusal: Refusal, records: pa.Table, limits: Mapping[str, str], now_ms: int
+) -> tuple[int | None, str, str]:
+    """Returns which of these records a topic with these configs refuses, why, and what to do. The
+    broker only names the batch in which it is; None: none of them is to blame by this machine's
+    clock and by what the client may see of the configs.
+    """
+    if refusal is Refusal.TIME:
+        return _refused_for_time(records, limits, now_ms)
+    if refusal is Refusal.SIZE:
+        sizes = list(map(_size_bytes, records.select(["key", "value", "headers"]).to_pylist()))
+        limit = _limit("max.message.bytes", limits)
+        return (
+            sizes.index(max(sizes)),
+            f", which has {max(sizes)} bytes of key, value and headers, as too large for {limit}",
+            "give the topic a larger max.message.bytes",
+        )
+    keyless = np.flatnonzero(to_numpy(records.column("key").is_null()))
+    if keyless.size and "compact" in limits.get("cleanup.policy", "compact"):
+        return (
+            int(keyless[0]),
+            f": it has no key, which {_limit('cleanup.policy', limits)} requires",
+            "give the topic another cleanup.policy, or send to another topic",
+        )
+    return None, ", which does not pass its checks", "change what the topic checks"
+
+
+def _refused_for_time(
+    records: pa.Table, limits: Mapping[str, str], now_ms: int
+) -> tuple[int | None, str, str]:
+    times_ms = to_numpy(records.column("timestamp").cast(pa.int64())) // 1000
+    ahead_ms = times_ms - now_ms
+    sides = ("before", -ahead_ms, "behind"), ("after", ahead_ms, "ahead of")
+    for side, away_ms, word in sides:
+        name = f"message.timestamp.{side}.max.ms"
+        which = int(np.argmax(away_ms))
+        if name in limits and away_ms[which] > int(limits[name]):
+            away = duration(int(away_ms[which]))
+            return (
+                which,
+                f", whose timestamp is {away} {word} the clock, more than {_limit(name, limits)}",
+                f"raise {name} of the topic, at least until the log is sent",
+            )
+    names = " and ".join(f"message.timestamp.{side}.max.ms" for side, _, _ in sides)
+    return None, f" because of its timestamp (see {names})", "raise these configs of the topic"
+
+
+def _size_bytes(row: Mapping[str, Any]) -> int:
+    headers = ((h["key"].encode(), h["value"]) for h in row["headers"] or ())
+    return sum(len(part or b"") for part in (row["key"], row["value"], *chain(*headers)))
+
+
+def _limit(name: str, limits: Mapping[str, str]) -> str:
+    return f"{name}={limits[name]}" if name in limits else name
 
 
 def _former(headers: Sequence[Mapping[str, Any]], time_ms: int) -> tuple[list[_Header], int]:

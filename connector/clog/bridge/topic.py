@@ -30,6 +30,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from enum import Enum
 from fnmatch import fnmatchcase
 from functools import partial
 from io import BytesIO
@@ -49,7 +50,8 @@ from clog.storage.store.opening import redact
 if TYPE_CHECKING:
     import confluent_kafka as kafka
 
-SCHEME: Final = "kafka://"
+SYSTEM: Final = "kafka"
+SCHEME: Final = f"{SYSTEM}://"
 PORT_DEFAULT: Final = 9092
 WAIT_MS: Final = 60_000
 """How long an answer, or any record, may take; until then librdkafka connects and retries by
@@ -96,6 +98,7 @@ _MS_MAX: Final = (2**63 - 1) // 1000
 _RECORD_BYTES: Final = 48
 """About what a record takes besides key, value and headers: offset, time, lengths."""
 _Ints = np.ndarray[Any, Any]
+_NONE: Final = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,12 @@ class Topic:
     @property
     def source(self) -> str:
         """The name under which positions in it are committed."""
-        return f"kafka:{self.cluster_id}/{self.id}"
+        return f"{SYSTEM}:{self.cluster_id}/{self.id}"
+
+    @property
+    def seen(self) -> str:
+        """The name under which the last moment is committed that a log had all of it (`Seen`)."""
+        return f"{SYSTEM}-seen:{self.id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +197,15 @@ def client_library() -> Any:
     with from_extra("kafka", "Kafka", "confluent_kafka"):
         import confluent_kafka
     return confluent_kafka
+
+
+class Refusal(Enum):
+    """For what a broker refuses records or requests, and does so again."""
+
+    SIZE = "size"
+    TIME = "time"
+    RECORD = "record"
+    RIGHTS = "rights"
 
 
 class Cluster:
@@ -322,10 +339,16 @@ class Cluster:
         ours = (kinds.PRODUCER_FENCED, kinds.INVALID_PRODUCER_EPOCH)
         return error.code() in (kinds._FENCED, *ours)  # noqa: SLF001 - public there
 
-    def is_too_large(self, error: Any) -> bool:
-        """Returns whether a broker refused a record for its size."""
-        kinds = self._kafka.KafkaError
-        return error.code() in (kinds.MSG_SIZE_TOO_LARGE, kinds.RECORD_LIST_TOO_LARGE)
+    def refusal(self, error: Any) -> Refusal | None:
+        """Returns for what a broker refused a request, whenever it is asked again; else None."""
+        kinds, code = self._kafka.KafkaError, error.code()
+        if code in (kinds.MSG_SIZE_TOO_LARGE, kinds.RECORD_LIST_TOO_LARGE):
+            return Refusal.SIZE
+        if code == kinds.INVALID_TIMESTAMP:
+            return Refusal.TIME
+        if code == kinds.INVALID_RECORD:
+            return Refusal.RECORD
+        return Refusal.RIGHTS if code in _unauthorized(kinds) else None
 
     def unavailable(self, what: str) -> SourceUnavailableError:
         """Returns the error for an answer that did not come, with the client's last message."""
@@ -409,9 +432,7 @@ class Cluster:
             )
         if code == kinds.TOPIC_EXCEPTION:
             return InvalidInputError(f"{what} is not possible: {error.str()}")
-        refused = [kinds._AUTHENTICATION, kinds.SASL_AUTHENTICATION_FAILED]  # noqa: SLF001 - public
-        refused += [kinds.TOPIC_AUTHORIZATION_FAILED, kinds.CLUSTER_AUTHORIZATION_FAILED]
-        if code in refused:
+        if code in _unauthorized(kinds):
             return InvalidInputError(
                 f"{self.brokers} refuses to return {what}: {error.str()}; check user, password"
                 " and permissions (describe and read of the topic)"
@@ -433,12 +454,35 @@ class Setting:
     is_own: bool
 
 
+def tombstones_stay_ms(configs: Mapping[str, str]) -> int | None:
+    """Returns how long a topic, or a log, keeps each tombstone at least after it was written; None:
+    it is not compacted, and removes none.
+
+    The first pass over a tombstone, at the earliest when it is written, decides when it may go:
+    ``delete.retention.ms`` later. ``min.compaction.lag.ms`` delays that pass, but by the times of
+    the records; so it only counts if these are the broker's.
+    """
+    if "compact" not in configs.get("cleanup.policy", ""):
+        return None
+    by_broker = configs.get("message.timestamp.type") == "LogAppendTime"
+    lag_ms = int(configs.get("min.compaction.lag.ms", 0)) if by_broker else 0
+    return int(configs["delete.retention.ms"]) + lag_ms
+
+
 def _passing(kinds: Any) -> tuple[int, ...]:
     """Returns the errors of a broker that stops or starts: it or another answers later."""
     leaders = kinds.LEADER_NOT_AVAILABLE, kinds.NOT_LEADER_FOR_PARTITION
     epochs = kinds.FENCED_LEADER_EPOCH, kinds.UNKNOWN_LEADER_EPOCH
     own = kinds._TRANSPORT, kinds._NOENT  # noqa: SLF001 - public there; the second: no leaders yet
     return (*own, *leaders, *epochs)
+
+
+def _unauthorized(kinds: Any) -> tuple[int, ...]:
+    """Returns the errors of a user who is not known, or lacks a right."""
+    unknown = kinds._AUTHENTICATION, kinds.SASL_AUTHENTICATION_FAILED  # noqa: SLF001 - public there
+    groups = kinds.GROUP_AUTHORIZATION_FAILED, kinds.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    topics = kinds.TOPIC_AUTHORIZATION_FAILED, kinds.CLUSTER_AUTHORIZATION_FAILED
+    return (*unknown, *groups, *topics)
 
 
 def _admin_client() -> Any:
@@ -607,6 +651,7 @@ class Columns:
         size_bytes: the approximate size of keys, values and headers.
         clamped: how many times were changed.
         keyless: how many records were left out because they have no key.
+        keyless_at: their partitions, and their offsets.
     """
 
     rows: pa.Table
@@ -615,6 +660,7 @@ class Columns:
     size_bytes: int
     clamped: int
     keyless: int
+    keyless_at: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] = (_NONE, _NONE)
 
     @property
     def counts(self) -> Counter[str]:
@@ -642,7 +688,8 @@ class Gathered:
         self._needs_key = needs_key
         self._numbers: list[tuple[_Ints, _Ints, _Ints]] = []
         self._headers: list[pa.Array | int] = []
-        self._headers_bytes = self._clamped = self._keyless = 0
+        self._keyless: list[tuple[int, int]] = []
+        self._headers_bytes = self._clamped = 0
 
     def again(self, *, needs_key: bool) -> bool:
         """Forgets all; returns whether it can be reused: not while its columns are in use."""
@@ -660,7 +707,8 @@ class Gathered:
         kind: Any = type(messages[0])  # Its unbound methods: each call is a step in C.
         keys = list(map(kind.key, messages))
         if self._needs_key and None in keys:
-            self._keyless += keys.count(None)
+            left = (m for m, key in zip(messages, keys, strict=True) if key is None)
+            self._keyless += ((m.partition(), m.offset()) for m in left)
             messages = [m for m, key in zip(messages, keys, strict=True) if key is not None]
             keys = [key for key in keys if key is not None]
         count = len(messages)
@@ -696,7 +744,11 @@ class Gathered:
             parts = (p if isinstance(p, pa.Array) else pa.nulls(p, kinds[0]) for p in self._headers)
             columns["headers"] = pa.concat_arrays(list(parts))
         rows, size_bytes = pa.table(columns), self.size_bytes
-        return Columns(rows, partitions, offsets, size_bytes, self._clamped, self._keyless)
+        where = np.array(self._keyless, np.int64).reshape(-1, 2)
+        return Columns(
+            *(rows, partitions, offsets, size_bytes, self._clamped, len(self._keyless)),
+            keyless_at=(where[:, 0], where[:, 1]),
+        )
 
 
 class _Octets:

@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -161,8 +161,15 @@ def foreign_positions(name: str, offsets: Mapping[int, Any]) -> dict[int, Foreig
     return made
 
 
+_REMEDY: Final = "rebuild what it wrote from the log's start, or continue with missed_deletes=True"
+
+
 def check_missed(
-    source: Source, before: Mapping[int, Position | ForeignPosition], now: Mapping[int, Position]
+    source: Source,
+    before: Mapping[int, Position | ForeignPosition],
+    now: Mapping[int, Position],
+    *,
+    remedy: str = _REMEDY,
 ) -> None:
     """Raises if, by the version read now, a tombstone at or above an earlier position was removed.
     No request if the source was read by its own handle.
@@ -183,8 +190,7 @@ def check_missed(
         raise NotFoundError(
             f"tombstones up to offset {max(missed.values())} of partitions {sorted(missed)} of"
             f" {source.handle.standing.root.url} were removed before this job read them, so it has"
-            " missed deletes; rebuild what it wrote from the log's start, or continue with"
-            " missed_deletes=True"
+            f" missed deletes; {remedy}"
         )
 
 

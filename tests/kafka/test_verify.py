@@ -61,7 +61,7 @@ def test_nothing_differs_whichever_cleaner_ran(kafka, url):
     assert found.only_topic >= first.only_topic
     upserts(kafka, topic, 2)
     kafka.until(lambda: len(kafka.records(topic)) < 30)
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, once=True, reconcile=True)
     found = verify(kafka.url(topic), url)
     assert not found.differences
     assert found.keys == 8

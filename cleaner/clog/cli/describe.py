@@ -504,7 +504,7 @@ def copied(sources: Mapping[str, Mapping[str, Mapping[str, int]]]) -> list[dict[
     from clog.bridge.mysql.engine import position_text
     from clog.bridge.postgres.source import lsn_text
 
-    words = {"postgresql": lsn_text, "mysql": position_text}
+    words = {"postgresql": lsn_text, "mysql": position_text, "kafka-seen": moment}
     return [
         {
             "writer": writer,

@@ -56,8 +56,14 @@ _FOLLOW_START = flag(
 )
 _SKIP_PURGED = flag(
     "--skip-purged",
-    "Skip records that retention or a request removed before they were mirrored. Default: an"
-    " error.",
+    "Skip records that retention, a request or compaction removed before they were mirrored; keys"
+    " that they deleted may then stay in the log. Default: an error.",
+)
+_RECONCILE = flag(
+    "--reconcile",
+    "At the start, compare the keys of log and topic once, and delete those that the topic no"
+    " longer has, as after a pause of more than its delete.retention.ms. Default: such a pause is"
+    " an error if tombstones may have been missed.",
 )
 _FROM_BOUND = flag(
     "--from-bound",
@@ -143,6 +149,7 @@ def mirror(  # noqa: PLR0913 - one for each option
     partitions: int | None = _PARTITIONS,
     follow_start: bool = _FOLLOW_START,
     skip_purged: bool = _SKIP_PURGED,
+    reconcile: bool = _RECONCILE,
     from_bound: bool = _FROM_BOUND,
     decode: str | None = _DECODE,
     decode_key: str | None = _DECODE_KEY,
@@ -163,8 +170,7 @@ def mirror(  # noqa: PLR0913 - one for each option
     once, however often this is killed and run again. A log that this creates adopts the topic's
     configs. A topic that was deleted and recreated, truncated, or purged before it was read is an
     error that says how to continue. With --decode the log has columns, at the same offsets. With a
-    log first and a topic second, its records are sent there, each once, with their offsets in a
-    header.
+    log first and a topic second, its records are sent there, with their offsets in a header.
 
     \b
     clog mirror kafka://broker:9092/orders s3://bucket/orders --once
@@ -181,7 +187,8 @@ def mirror(  # noqa: PLR0913 - one for each option
         {
             "--replay needs --decode, which says how letters are decoded": replay and not decoding,
             _TO_A_TOPIC: is_back
-            and any((end, force, verify, follow_start, partitions, config, decoding)),
+            and any((end, force, verify, follow_start, reconcile, partitions, config, decoding)),
+            "--verify only compares; omit --reconcile": verify and reconcile,
             "--from-bound is only for sending a log to a topic": from_bound and not is_back,
             "--force needs --end": force and not end,
             "--dead-letters needs --decode: bytes always decode": dead_letters and not decoding,
@@ -196,18 +203,16 @@ def mirror(  # noqa: PLR0913 - one for each option
         return _send(given, source, url, once=once, **ways, **client)
     if verify:
         return _verify(given, source, url, decode=decoding, dead_letters=dead_letters, **client)
+    flags = {**client, "once": once, "end": end, "force": force, "reconcile": reconcile}
     return _followed(
         *(given, source, url),
         decode=decoding,
-        once=once,
         skip_purged=skip_purged,
-        end=end,
-        force=force,
         partitions=partitions,
         config=own,
         follow_start=follow_start,
         dead_letters=dead_letters,
-        **client,
+        **flags,
     )
 
 
@@ -382,6 +387,8 @@ def _notes(topic: "MirroredTopic") -> "Iterator[str]":
         yield f"offsets behind transactions that have not ended, by partition: {waiting}"
     if topic.keyless:
         yield f"left out, because a compacted log has no records without a key: {topic.keyless}"
+    if topic.reconciled:
+        yield f"keys deleted, because the topic no longer has them: {topic.reconciled}"
     if topic.clamped:
         yield (
             "timestamps that a log cannot store, changed to the nearest possible one:"

@@ -20,7 +20,7 @@ the topic.
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import field, replace
@@ -28,8 +28,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
+from clog.bridge.comparing import gone
 from clog.bridge.decoding import LETTERS_CONFIG, Decoder, Decoding, check_letters
-from clog.bridge.target import ID, Batch, LogSettings, Target, first_record
+from clog.bridge.target import ID, Batch, LogSettings, Seen, Target, first_record, is_topic
 from clog.bridge.topic import (
     WAIT_MS,
     Address,
@@ -121,6 +122,7 @@ class MirroredTopic:
         keyless: how many were left out, since the log is compacted and they have no key.
         clamped: how many times were changed because a log cannot hold them.
         dead_letters: how many records could not be decoded and went to the dead letters.
+        reconciled: how many keys were deleted because the topic no longer had them.
         configs_left: configs of the topic that a log made in this run could not take over, and why.
     """
 
@@ -137,6 +139,7 @@ class MirroredTopic:
     keyless: int = 0
     clamped: int = 0
     dead_letters: int = 0
+    reconciled: int = 0
     configs_left: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -186,6 +189,7 @@ def mirror(  # noqa: PLR0913 - one for each option
     config: Mapping[str, object] | None = None,
     follow_start: bool = False,
     skip_purged: bool = False,
+    reconcile: bool = False,
     decode: Decoding | str | None = None,
     dead_letters: str | None = None,
     storage_options: Mapping[str, object] | None = None,
@@ -209,7 +213,8 @@ def mirror(  # noqa: PLR0913 - one for each option
         partitions: of a new log: a number above the topic's leaves room for it to grow.
         config: configs of a new log, which override those of the topic.
         follow_start: move the log start offset with the source's: what it removed is removed here.
-        skip_purged: continue after records that the source removed before they were mirrored.
+        skip_purged: continue after records, or tombstones, that the source removed unread.
+        reconcile: first read log and topic once, and delete keys that the topic no longer has.
         decode: makes a typed log: a `Decoding`, or its values' encoding; None: a log of bytes.
         dead_letters: a log (a folder for a pattern) for undecodable records; None: raise for them.
         storage_options: options of the log's filesystem.
@@ -239,6 +244,7 @@ def mirror(  # noqa: PLR0913 - one for each option
         single_writer=single_writer,
         follow_start=follow_start,
         skip_purged=skip_purged,
+        reconcile=reconcile,
         decoding=Decoding(values=decode) if isinstance(decode, str) else decode,
         dead_letters=dead_letters,
         clock=clock or SystemClock(),
@@ -247,13 +253,10 @@ def mirror(  # noqa: PLR0913 - one for each option
     if force:
         return _forced_end(address, url, settings, end=end)
     cluster = Cluster(address.brokers, kafka_options or {}, wait_ms, should_stop, clock=clock)
-    find = partial(_targets, cluster, address, url, settings)
-    targets, ends = find(), once or end
-    discover = find if address.is_pattern and not ends else None
-    run = _Run(cluster, targets, settings, once=ends, interval_ms=interval_ms, discover=discover)
-    run.to_the_end(on_progress or (lambda _: None), should_stop)
+    run = _Run(cluster, address, url, settings, once=once or end)
+    run.to_the_end(on_progress or (lambda _: None), should_stop, interval_ms)
     if end and not should_stop():
-        _end(cluster, targets, settings.clock)
+        _end(cluster, run.targets, settings.clock)
     return run.progress()
 
 
@@ -277,7 +280,7 @@ def _forced_end(address: Address, url: str, settings: LogSettings, *, end: bool)
         t.abort()
     log.give_offsets()
     offsets = log.end_offsets()
-    ((source, _),) = log.positions(ID).items() or (("", {}),)
+    source = next(filter(is_topic, log.positions(ID)), "")
     progress = MirroredTopic(
         *(address.topic, source, log.url, log.version, offsets, {}, {}, {}),
     )
@@ -350,7 +353,12 @@ def _letters(topic: Topic, settings: LogSettings) -> Log | None:
 
 
 class _Held:
-    """What was read of a topic but not handed over yet, and the topic's counts."""
+    """What was read of a topic but not handed over yet, and the topic's counts.
+
+    ``seen`` is the last moment of which all was read, and ``awaited`` the next one, with the ends
+    that the topic had; ``begun`` has, by partition, when the reading of one began of which the log
+    had nothing.
+    """
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -360,6 +368,10 @@ class _Held:
         self.handed: dict[int, At] = {}
         self.positions: dict[int, At] = {}
         self.extent = Extent({}, {}, {})
+        self.seen: Seen | None = None
+        self.life_ms: int | None = None
+        self.begun: dict[int, Seen] = {}
+        self.awaited: tuple[Seen, Mapping[int, int]] | None = None
         self.ends: dict[int, int] = {}
         self.counts = Counter[str]()
         self.error: ClogError | None = None
@@ -383,19 +395,62 @@ class _Held:
         self.positions |= positions
         if not was_ahead and self.is_ahead:
             self.since_ms = now_ms
+        self._arrive()
+
+    def look(self, now: Seen, ends: Mapping[int, int]) -> None:
+        """Notes the ends that the topic has had since ``now``, and how long tombstones stay."""
+        self.life_ms = now.life_ms
+        self.seen = self.seen and self.seen.shortened(now.life_ms)
+        if self.awaited is None:
+            self.awaited = now, ends
+        else:
+            self.awaited = self.awaited[0].shortened(now.life_ms), self.awaited[1]
+        self._arrive()
+
+    def _arrive(self) -> None:
+        if self.awaited is not None and self._is_at(self.awaited[1]):
+            self.seen, self.awaited = self.awaited[0], None
+
+    def _is_at(self, ends: Mapping[int, int]) -> bool:
+        return all(self.positions[p].offset >= end for p, end in ends.items())
+
+    def check_missed(
+        self, after: Mapping[int, At], messages: Sequence[Any], now_ms: int, monotonic_ms: int
+    ) -> None:
+        """Raises if deletes may have been missed (S41) in messages that were taken just now; the
+        positions are ``after`` them.
+        """
+        seen, life_ms = self.seen, self.life_ms
+        is_sure = life_ms is None
+        if seen is not None:
+            is_sure = not seen.is_in_doubt(now_ms, monotonic_ms)
+        for p, at in () if is_sure else after.items():
+            begun = self.begun.get(p)
+            if begun and not begun.shortened(life_ms).is_in_doubt(now_ms, monotonic_ms):
+                continue
+            first = max(self.positions[p].offset, self.target.compared.get(p, 0))
+            lacking = at.offset - first
+            lacking -= sum(m.partition() == p and m.offset() >= first for m in messages)
+            if lacking > 0:
+                raise self.target.missed(p, lacking, seen, life_ms, now_ms)
 
     def batch(self) -> Batch:
         """Returns the next batch to commit."""
         records = self.gathered.columns() if self.gathered is not None else None
-        made = Batch(records, self.handed, dict(self.positions))
+        # What was compared is only done when its tombstones are committed, too.
+        seen = self.seen if self._is_at(self.target.compared) else None
+        made = Batch(records, self.handed, dict(self.positions), seen)
         self.gathered, self.handed = None, dict(self.positions)
         return made
 
-    def count(self, batch: Batch, dead_letters: int) -> None:
-        """Counts what was committed."""
-        if batch.records is not None:
-            self.counts += batch.records.counts
-            self.counts["dead_letters"] += dead_letters
+    @property
+    def must_renew(self) -> bool:
+        """Whether the moment of which the log has all must be committed, though nothing is new."""
+        return (
+            self.seen is not None
+            and self.seen.must_replace(self.target.seen)
+            and self._is_at(self.target.compared)
+        )
 
     def progress(self) -> MirroredTopic:
         """Returns how far the topic is committed."""
@@ -421,23 +476,25 @@ class _Run:
     def __init__(
         self,
         cluster: Cluster,
-        targets: Iterable[Target],
+        address: Address,
+        url: str,
         settings: LogSettings,
         *,
         once: bool,
-        interval_ms: int,
-        discover: Callable[[Collection[str]], list[Target]] | None,
     ) -> None:
+        find = partial(_targets, cluster, address, url, settings)
+        self.targets = find()
         self._cluster = cluster
         self._feed = Feed(cluster)
         self._settings = settings
         self._clock = settings.clock
         self._once = once
-        self._discover = discover
-        self._interval_ms = max(interval_ms, _ONCE_INTERVAL_MS) if once else interval_ms
-        self._held = {target.topic.topic: _Held(target) for target in targets}
+        self._discover = find if address.is_pattern and not once else None
+        self._interval_ms = INTERVAL_MS
+        self._held = {target.topic.topic: _Held(target) for target in self.targets}
         self._reached: set[Place] = set()
-        self._waiting: deque[tuple[_Held, Batch, Future[int]]] = deque()
+        self._should_stop: Callable[[], bool] = lambda: False
+        self._waiting: deque[tuple[_Held, Future[Counter[str]]]] = deque()
         self._used: deque[Gathered] = deque(maxlen=_WAITING_MAX + 1)
         self._paces: deque[tuple[int, int, int]] = deque()
         self._heard_ms = self._looked_ms = self._clock.monotonic_ms()
@@ -447,9 +504,14 @@ class _Run:
         return [held for held in self._held.values() if held.error is None]
 
     def to_the_end(
-        self, on_progress: Callable[[Mirrored], None], should_stop: Callable[[], bool]
+        self,
+        on_progress: Callable[[Mirrored], None],
+        should_stop: Callable[[], bool],
+        interval_ms: int,
     ) -> None:
         """Mirrors up to the current end (``once``), or until it is stopped."""
+        self._should_stop = should_stop
+        self._interval_ms = max(interval_ms, _ONCE_INTERVAL_MS) if self._once else interval_ms
         # One thread, so that batches are committed in order.
         with ThreadPoolExecutor(1, "clog-mirror") as self._committer:
             try:
@@ -463,16 +525,35 @@ class _Run:
         self._raise_stopped(at_the_end=True)
 
     def _begin(self, held: _Held) -> None:
-        held.target.begin(self._cluster)
-        held.handed = dict(held.target.positions)
-        new = held.target.new_partitions(self._cluster, held.handed)
+        now, target = self._now(held), held.target
+        target.begin(self._cluster, now)
+        held.seen = target.seen
+        held.handed = dict(target.positions)
+        new = target.new_partitions(self._cluster, held.handed)
         held.positions = {**held.handed, **new}
+        held.begun = {p: now for p in held.positions if p in new or target.is_untouched(p)}
         held.extent = self._cluster.extent(held.topic, held.positions)
+        held.look(now, held.extent.stable)
+        if self._settings.reconcile:
+            self._reconcile(held, now)
         if self._once:
             # For a moment, a new leader may report a lower offset than the last one did.
             stable = held.extent.stable
             held.ends = {p: max(stable[p], at.offset) for p, at in held.positions.items()}
         self._feed.add({(held.topic, p): at for p, at in held.positions.items()})
+
+    def _now(self, held: _Held) -> Seen:
+        """Returns the present moment, before anything else is asked."""
+        times = self._clock.now_ms(), self._clock.monotonic_ms()
+        return Seen(times[0], held.target.life_ms(self._cluster), times[1])
+
+    def _reconcile(self, held: _Held, now: Seen) -> None:
+        """Compares the keys up to the ends of ``now`` (`comparing`), from when on all is known."""
+        stable = held.extent.stable
+        ends = {p: max(stable[p], at.offset) for p, at in held.target.positions.items()}
+        found = gone(self._cluster, held.target, ends, now.time_ms, self._should_stop)
+        if not self._should_stop():  # Else not all was read.
+            held.target.gone, held.target.compared, held.seen = found, ends, now
 
     def _follow(
         self, on_progress: Callable[[Mirrored], None], should_stop: Callable[[], bool]
@@ -492,9 +573,12 @@ class _Run:
             if moved:
                 on_progress(self.progress())
         for held in self._working:
-            if held.is_ahead or self._starts_rose(held):
+            if held.is_ahead or self._must_commit(held):
                 self._hand_over(held)
         self._settle(0)
+        for held in self._working:
+            with self._stopping(held):
+                held.target.check_reconciled()
 
     def _take(self, taken: Taken) -> None:
         """Keeps the messages, and handles what went wrong."""
@@ -506,6 +590,9 @@ class _Run:
                 messages: Sequence[Any] = taken.messages.get(held.topic, ())
                 if self._once:
                     after, messages = self._of_now(held, after, messages, taken.ended)
+                if not self._settings.skip_purged:
+                    clocks = self._clock.now_ms(), self._clock.monotonic_ms()
+                    held.check_missed(after, messages, *clocks)
                 if messages:
                     held.gathered = held.gathered or self._gathering(held.target)
                     held.gathered.add(messages)
@@ -586,18 +673,18 @@ class _Run:
                 self._used.append(held.gathered)
             batch = held.batch()
             made = self._committer.submit(held.target.commit, self._cluster, batch)
-            self._waiting.append((held, batch, made))
+            self._waiting.append((held, made))
 
     def _settle(self, left: int) -> bool:
         """Waits until at most ``left`` batches are uncommitted; returns whether any was settled."""
         any_was = False
-        while self._waiting and (len(self._waiting) > left or self._waiting[0][2].done()):
-            held, batch, made = self._waiting.popleft()
+        while self._waiting and (len(self._waiting) > left or self._waiting[0][1].done()):
+            held, made = self._waiting.popleft()
             if held.error is not None:  # Committed or not: the cause is an earlier batch.
                 made.exception()
                 continue
             with self._stopping(held):
-                held.count(batch, made.result())
+                held.counts += made.result()
                 any_was = True
         return any_was
 
@@ -610,8 +697,11 @@ class _Run:
                 try:
                     held.target.check(self._cluster)
                     self._look_for_new(held)
+                    now = self._now(held)
                     held.extent = self._cluster.extent(held.topic, held.positions)
-                    if self._starts_rose(held):
+                    held.look(now, held.extent.stable)
+                    held.target.check_reconciled()
+                    if self._must_commit(held):
                         self._hand_over(held)
                 except SourceUnavailableError as e:
                     _log.warning("%s", e)
@@ -629,10 +719,11 @@ class _Run:
             with self._stopping(held):
                 self._begin(held)
 
-    def _starts_rose(self, held: _Held) -> bool:
-        """Returns whether log start offsets should follow, and no batch is under way to do it."""
-        is_waiting = any(waiting is held for waiting, _, _ in self._waiting)
-        return not is_waiting and bool(held.target.risen(held.extent.start, held.handed))
+    def _must_commit(self, held: _Held) -> bool:
+        """Returns whether a start, or the moment of which all is there, waits for a commit."""
+        if any(waiting is held for waiting, _ in self._waiting):
+            return False
+        return held.must_renew or bool(held.target.risen(held.extent.start, held.handed))
 
     def _look_for_new(self, held: _Held) -> None:
         """Reads partitions that were added to the topic, unless the run is ``once``."""

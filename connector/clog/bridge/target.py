@@ -6,6 +6,7 @@ starts claims the id, and the one that had it is fenced (S48). A transaction com
 - records at their offsets (S75), and in each partition an end that covers those without a record:
   transaction markers, aborted records, what the source's cleaner removed;
 - the position in the topic, as `kafka:<cluster id>/<topic id>`, with the leader epoch as its mark;
+- the last moment of which the log has all that the topic had (`Seen`), as `kafka-seen:<topic id>`;
 - if the log has columns, undecodable records, unchanged, to the log of dead letters, which takes
   part in the transaction: its home is the mirrored log, so that no marker takes an offset there.
 
@@ -21,13 +22,20 @@ I5. Before each commit the topic's id and number of partitions are requested: wh
     nothing of the batch is committed.
 I6. Records, covered ends and positions are committed together (S73). Crash before: I1 again, from
     the previous positions. Lost reply: the transaction is committed again, and takes effect once.
+
+Deletes can be missed if the source's cleaner removes a tombstone before it is read (S41). It does
+so at the earliest `tombstones_stay_ms` after the tombstone was written; tombstones at or above the
+stable end of a moment are written after it. So a partition is in doubt if an offset is missing in
+what is read so long after the last such moment. Where all offsets are there, none was removed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from clog.bridge.decoding import (
@@ -41,9 +49,20 @@ from clog.bridge.decoding import (
     letters_of,
 )
 from clog.bridge.reach import Reach, committed
-from clog.bridge.topic import Address, At, Cluster, Columns, Feed, Topic, columns_of
+from clog.bridge.topic import (
+    SYSTEM,
+    Address,
+    At,
+    Cluster,
+    Columns,
+    Feed,
+    Topic,
+    columns_of,
+    tombstones_stay_ms,
+)
 from clog.storage import Log, Transaction
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig
+from clog.storage.config.units import duration
 from clog.storage.env import Clock, dataclass
 from clog.storage.errors import (
     InvalidInputError,
@@ -58,20 +77,29 @@ from clog.storage.errors import (
     TransactionFencedError,
 )
 from clog.storage.format.documents import NONE
+from clog.storage.numpy_arrays import to_arrow
 
 ID: Final = "clog-mirror"
 """The id of every mirror's transactions."""
+RECONCILED: Final = "clog.mirror.reconciled"
+"""The header of a tombstone that a mirror made, without a value."""
+UNBROKEN_MS: Final = 15_000
+"""A mirror that was at the end so recently, in the same run, is believed to have missed nothing,
+however soon tombstones go: a broker's cleaner that found nothing to do looks again after so long
+(``log.cleaner.backoff.ms``), and they only go in its second pass over them."""
+_RENEWED_LIFE_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings(Reach):
-    """How logs are opened and created.
+    """How logs are opened, created and continued.
 
     Attributes:
         partitions: of a new log; None: as many as the topic has.
         config: of a new log; overrides that of the topic.
         follow_start: whether the log start offset follows the source's.
-        skip_purged: whether records that the source removed are skipped.
+        skip_purged: whether records that the source removed are skipped, tombstones included.
+        reconcile: whether keys that the topic no longer has are deleted (`comparing`).
         decoding: how records become columns; None: they stay bytes.
         dead_letters: the URL of the log for undecodable records; for several topics, the folder of
             these logs; None: they are an error.
@@ -81,17 +109,68 @@ class LogSettings(Reach):
     config: Mapping[str, str] = field(default_factory=dict)
     follow_start: bool = False
     skip_purged: bool = False
+    reconcile: bool = False
     decoding: Decoding | None = None
     dead_letters: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """A moment of which a log has all that its topic had.
+
+    Attributes:
+        time_ms: by the clock of the mirror.
+        life_ms: the shortest time that the topic is known to have kept tombstones since then
+            (`tombstones_stay_ms`); None: for ever.
+        monotonic_ms: by the monotonic clock, if it was in this run; else None.
+    """
+
+    time_ms: int
+    life_ms: int | None
+    monotonic_ms: int | None = None
+
+    def shortened(self, life_ms: int | None) -> "Seen":
+        """Returns the same moment, with this life of tombstones if it is shorter."""
+        known = [ms for ms in (self.life_ms, life_ms) if ms is not None]
+        return replace(self, life_ms=min(known, default=None))
+
+    def is_in_doubt(self, now_ms: int, monotonic_ms: int) -> bool:
+        """Returns whether a tombstone that was written since may be gone. A clock that was set back
+        proves nothing: what counts is how far it is from that moment, on either side.
+        """
+        if self.life_ms is None:
+            return False
+        if self.monotonic_ms is None:
+            return abs(now_ms - self.time_ms) >= self.life_ms
+        age_ms = max(now_ms - self.time_ms, monotonic_ms - self.monotonic_ms)
+        return age_ms >= max(self.life_ms, UNBROKEN_MS)
+
+    def must_replace(self, stored: "Seen | None") -> bool:
+        """Returns whether a log needs it that has stored another moment: before that one is too
+        old for a restart, unless tombstones go too soon to tell anything after one.
+        """
+        if self.life_ms is None or self.life_ms < _RENEWED_LIFE_MS:
+            return False
+        return stored is None or self.time_ms - stored.time_ms >= self.life_ms // 4
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """What one commit adds: records, or None, between two positions of each partition."""
+    """What one commit adds: records, or None, between two positions of each partition; and the
+    moment of which the log then has all, None if it keeps the one that it has.
+    """
 
     records: Columns | None
     before: Mapping[int, At]
     positions: Mapping[int, At]
+    seen: Seen | None = None
+
+    def offsets(self, partition: int) -> np.ndarray[Any, Any]:
+        """Returns the offsets of a partition at which the topic has a record."""
+        if self.records is None:
+            return np.zeros(0, np.int64)
+        places = (self.records.partitions, self.records.offsets), self.records.keyless_at
+        return np.sort(np.concatenate([at[parts == partition] for parts, at in places]))
 
 
 class Target:
@@ -100,6 +179,10 @@ class Target:
 
     Attributes:
         positions: the last committed ones, by partition: the next batch begins there.
+        seen: the last moment of which the log has all, as committed; None: not known.
+        gone: by partition, tombstones for keys that the topic no longer has (`comparing`), which
+            take free offsets: those below ``compared`` for which the topic has no record any more.
+        compared: by partition, the offset up to which log and topic were compared.
         left: configs of the topic that a log made just now could not take over, and why.
         letters: the log of records that do not decode; None: they are an error.
     """
@@ -121,6 +204,9 @@ class Target:
         self.left = left
         self.letters = letters
         self.positions: dict[int, At] = {}
+        self.seen: Seen | None = None
+        self.gone: dict[int, pa.Table] = {}
+        self.compared: Mapping[int, int] = {}
         self.decoder = decoder
         self._settings = settings
         self._starts: dict[int, int] = {}
@@ -133,7 +219,7 @@ class Target:
             and LogConfig.from_overrides(self.log.handle.tip.head.config).compact
         )
 
-    def begin(self, cluster: Cluster) -> None:
+    def begin(self, cluster: Cluster, now: Seen) -> None:
         """Claims the id, and finds the positions to continue from (I2, I3)."""
         ended = self.log.handle.refresh().head.gives_offsets
         if ended != NONE:
@@ -148,11 +234,14 @@ class Target:
                 t.abort()
                 self.positions = self._found(found)
                 self._starts = self.log.start_offsets()
+                for time_ms, life in found.get(self.topic.seen, {}).values():
+                    self.seen = Seen(time_ms, None if life is None else int(life))
             else:
                 self._check_empty()
                 starts = cluster.starts(self.topic.topic, range(self.topic.partitions))
                 self.positions = {p: At(start) for p, start in starts.items()}
-                self._commit(t, Batch(None, {}, self.positions), starts)
+                # A log without records lacks no delete.
+                self._commit(t, Batch(None, {}, self.positions, now), starts)
         self._check_partitions(self.topic)
         self._check_last(cluster)
 
@@ -173,8 +262,18 @@ class Target:
         self._check_kind()
         self.positions = self._found(found)
 
-    def commit(self, cluster: Cluster, batch: Batch) -> int:
-        """Commits a batch if the topic is the same (I5, I6); returns how many are dead letters."""
+    def life_ms(self, cluster: Cluster) -> int | None:
+        """Returns how long the topic keeps tombstones (`tombstones_stay_ms`); for a client that may
+        not see its configs, the log's count, which come from the topic or the user.
+        """
+        theirs = {name: one.value for name, one in cluster.configs(self.topic.topic).items()}
+        own = LogConfig.from_overrides(self.log.handle.tip.head.config)
+        return tombstones_stay_ms(theirs or own.as_dict())
+
+    def commit(self, cluster: Cluster, batch: Batch) -> Counter[str]:
+        """Commits a batch if the topic is the same (I5, I6); returns the counts that
+        `MirroredTopic` has of it, by its names.
+        """
         assert batch.before == self.positions, "the batch before it was not committed"
         self.check(cluster)
         starts = {}
@@ -184,8 +283,12 @@ class Target:
         found = self._decoded(batch.records)
         with self._unless_taken_over():
             self._commit(self.log.transaction(ID, TIMEOUT_MS), batch, starts, found)
+        buried = self._bury(batch)  # Before the positions: `check_reconciled` compares both.
         self.positions = dict(batch.positions)
-        return 0 if found is None else len(found.reasons)
+        counts = Counter[str]() if batch.records is None else batch.records.counts
+        counts["dead_letters"] += 0 if found is None else len(found.reasons)
+        counts["reconciled"] += buried
+        return counts
 
     @contextmanager
     def _unless_taken_over(self) -> Iterator[None]:
@@ -238,6 +341,23 @@ class Target:
             self._check_partitions(now)
             self.topic = now
 
+    def check_reconciled(self) -> None:
+        """Raises if tombstones found no offset before the end of what was compared."""
+        at = self.positions
+        left = {
+            p: rows.num_rows
+            for p, rows in self.gone.items()
+            if rows.num_rows and at[p].offset >= self.compared[p]
+        }
+        if left:
+            raise SourcePurgedError(
+                f"{self.log.url} still has keys that {self.address} no longer has, by partition:"
+                f" {left}. A tombstone for a key needs an offset that the topic has given and has"
+                " no record for, after those that the log already had; too few were left. Write"
+                " tombstones for these keys to the topic (clog mirror … --verify says at which"
+                " offsets the log has them), or mirror into a new log"
+            )
+
     def check_quiet(self, cluster: Cluster) -> None:
         """Raises if the topic has anything that the log does not: it is still written to."""
         self.check(cluster)
@@ -283,6 +403,34 @@ class Target:
             + "; skip them with --skip-purged (skip_purged=True), or mirror into a new log"
         )
 
+    def missed(
+        self,
+        partition: int,
+        lacking: int,
+        seen: Seen | None,
+        life_ms: int | None,
+        now_ms: int,
+    ) -> SourcePurgedError:
+        """Returns the error for tombstones that may have been removed before they were read."""
+        since = "it is not known when the log last had all of the topic"
+        if seen is not None:
+            life_ms, ahead_ms = seen.life_ms, seen.time_ms - now_ms
+            since = f"the log last had all of the topic {duration(abs(ahead_ms))} ago"
+            if ahead_ms > 0:
+                since = (
+                    f"the clock of this machine is {duration(ahead_ms)} behind the moment at which"
+                    " the log last had all of the topic"
+                )
+        keeps = duration(life_ms or 0)
+        return SourcePurgedError(
+            f"{self.log.url} may have missed deletes: {lacking} offsets of partition {partition} of"
+            f" {self.address} have no record any more, {since}, and since then the topic may have"
+            f" removed tombstones {keeps} after they were written (delete.retention.ms); nothing"
+            " from there on was mirrored. Compare the keys of both once, which deletes those that"
+            " are gone, with --reconcile (reconcile=True), or continue, and keep them, with"
+            " --skip-purged (skip_purged=True)"
+        )
+
     def damaged(self, partition: int, at: At, why: str) -> SourceDamagedError:
         """Returns the error for a place that the source itself cannot read."""
         return SourceDamagedError(
@@ -296,7 +444,7 @@ class Target:
     def _found(self, found: Mapping[str, Mapping[int, tuple[int, str | None]]]) -> dict[int, At]:
         mine = found.get(self.topic.source)
         if mine is None:
-            raise self._replaced(self.topic.source, *found)
+            raise self._replaced(self.topic.source, *(n for n in found if is_topic(n)))
         return {
             p: At(offset, None if mark is None else int(mark))
             for p, (offset, mark) in sorted(mine.items())
@@ -353,7 +501,7 @@ class Target:
         every = {p: (last[p], last[p] + 1) if p in last else (0, 0) for p in last}
         for p, (first, end) in every.items():
             mine = [b for b in self.log.read(partition=p, start=first, end=end) if b.num_rows]
-            if mine and not self._same(mine[0], theirs[p]):
+            if mine and not (self._same(mine[0], theirs[p]) or is_reconciled(mine[0]).any()):
                 raise SourceReplacedError(
                     f"offset {first} of partition {p} of {self.address} differs from that in"
                     f" {self.log.url}, though cluster and topic have the same ids: the cluster"
@@ -375,24 +523,62 @@ class Target:
         self, t: Transaction, batch: Batch, starts: Mapping[int, int], found: Typed | None = None
     ) -> None:
         t.cover({p: at.offset for p, at in batch.positions.items()}, start=starts)
-        records = batch.records
+        records, buried = batch.records, self._buried(batch)
         if found is not None and records is not None:
-            self._append(t, records, found)
-        elif records is not None and records.rows.num_rows:
-            t.append(records.rows, records.partitions, offsets=records.offsets)
+            self._append(t, records, found, buried)
+        elif records is not None or buried:
+            own = [(records.rows, records.partitions, records.offsets)] if records else []
+            self._put(t, [*own, *buried])
         marks = {
             p: (at.offset, None if at.epoch is None else str(at.epoch))
             for p, at in batch.positions.items()
         }
         t.positions(self.topic.source, marks)
+        seen = batch.seen
+        if seen is not None:
+            life = None if seen.life_ms is None else str(seen.life_ms)
+            t.positions(self.topic.seen, {0: (seen.time_ms, life)})
         committed(t)
         self._starts |= starts
+        self.seen = self.seen if seen is None else seen
 
-    def _append(self, t: Transaction, records: Columns, found: Typed) -> None:
+    def _buried(self, batch: Batch) -> "list[_Rows]":
+        """Returns tombstones for keys that are gone, as many as the batch has free offsets."""
+        found = []
+        for p, rows in self.gone.items():
+            before, end = batch.before[p].offset, batch.positions[p].offset
+            end = min(end, self.compared[p])
+            at = free_offsets(batch.offsets(p), before, end, rows.num_rows)
+            if len(at):
+                found.append((rows[: len(at)], np.full(len(at), p, np.int32), at))
+        return found
+
+    def _bury(self, batch: Batch) -> int:
+        """Forgets the tombstones that a batch had; returns how many."""
+        had = self._buried(batch)
+        for rows, (p, *_), _ in had:
+            self.gone[p] = self.gone[p][rows.num_rows :]
+        return sum(rows.num_rows for rows, _, _ in had)
+
+    def _put(self, t: Transaction, parts: "Sequence[_Rows]") -> None:
+        """Appends rows, those of each partition in the order of their offsets."""
+        tables, partitions, offsets = zip(*parts, strict=True)
+        if len(tables) == 1:
+            rows, at, where = tables[0], offsets[0], partitions[0]
+        else:
+            where, at = np.concatenate(partitions), np.concatenate(offsets)
+            order = np.lexsort((at, where))
+            rows = pa.concat_tables(tables, promote_options="default").take(to_arrow(order))
+            where, at = where[order], at[order]
+        if rows.num_rows:
+            t.append(rows, where, offsets=at)
+
+    def _append(
+        self, t: Transaction, records: Columns, found: Typed, buried: "Sequence[_Rows]"
+    ) -> None:
         """Appends the decoded records to the log, and the rest to the dead letters."""
         at = found.places
-        if found.rows.num_rows:
-            t.append(found.rows, records.partitions[at], offsets=records.offsets[at])
+        self._put(t, [(found.rows, records.partitions[at], records.offsets[at]), *buried])
         if not found.reasons or self.letters is None:
             return
 
@@ -402,6 +588,37 @@ class Target:
 
         partitions = records.partitions[sorted(found.reasons)] % self.letters.partitions
         t.append(letters_of(records.rows, found.reasons, where), partitions, log=self.letters)
+
+
+_Rows = tuple[pa.Table, np.ndarray[Any, Any], np.ndarray[Any, Any]]
+"""Rows, their partitions, and their offsets."""
+
+
+def is_topic(name: str) -> bool:
+    """Returns whether positions of this name are in a topic."""
+    return name.startswith(f"{SYSTEM}:")
+
+
+def is_reconciled(rows: pa.RecordBatch | pa.Table) -> np.ndarray[Any, Any]:
+    """Returns which rows of a log are tombstones that its mirror made (`comparing`)."""
+    headers = rows.column("headers").to_pylist()
+    return np.array([any(h["key"] == RECONCILED for h in some or ()) for some in headers], bool)
+
+
+def free_offsets(
+    taken: np.ndarray[Any, Any], start: int, end: int, most: int
+) -> np.ndarray[Any, Any]:
+    """Returns the first offsets from ``start`` to ``end`` that are not taken, ``most`` at most;
+    ``taken`` is sorted.
+
+    >>> free_offsets(np.array([3, 4, 7]), 3, 10, 3).tolist()
+    [5, 6, 8]
+    """
+    within = taken[(taken >= start) & (taken < end)]
+    # The n-th taken offset has as many free ones below it as it is above start + n.
+    free_below = within - start - np.arange(len(within))
+    nth = np.arange(min(most, max(0, end - start - len(within))))
+    return start + nth + np.searchsorted(free_below, nth, "right")
 
 
 _END: Final = (

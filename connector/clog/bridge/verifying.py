@@ -18,27 +18,24 @@ running mirror is not disturbed.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clog.bridge.comparing import LASTS, alive, coded, keyed, merged, pieces, since
 from clog.bridge.decoding import Decoder, Decoding, letter_offsets
-from clog.bridge.target import LogSettings, Target
-from clog.bridge.topic import WAIT_MS, At, Cluster, Columns, Feed, Gathered, address_of
+from clog.bridge.target import LogSettings, Target, is_reconciled
+from clog.bridge.topic import WAIT_MS, Cluster, Columns, address_of
 from clog.storage import Log
-from clog.storage.env import SystemClock, dataclass
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
-from clog.storage.keys.hashing import key_bytes
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 
-_PIECE_BYTES: Final = 64 << 20
 _SHOWN_MAX: Final = 10
 _COLUMNS: Final = ("key", "value", "headers", "timestamp")
-_LASTS: Final = pa.schema([("key", pa.binary()), ("code", pa.int64())])
-"""The last record of each key; the code is twice its offset, plus one for a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +148,16 @@ class _Comparison:
         self._keyless_go = target.needs_key or is_compacted
         self.counts = Counter[str]()
         self._differences: list[Difference] = []
-        self._lasts = [_LASTS.empty_table(), _LASTS.empty_table()]
+        self._lasts = [LASTS.empty_table(), LASTS.empty_table()]
         self._singles: list[list[pa.Table]] = [[], []]
         self._undecodable: list[int] = []
-        self._hidden = _LASTS.empty_table()
+        self._hidden = LASTS.empty_table()
 
     def differences(self, on_progress: Callable[[int], None]) -> list[Difference]:
         """Reads and compares all of it; then `counts` has the numbers."""
         at = self._start()
-        for found, upto in self._pieces(at):
+        place = self._cluster, self._target, self._partition
+        for found, upto in pieces(*place, (at, self._end)):
             mine = _log_rows(self._target.log, self._partition, at, upto)
             self._compare(self._topic_rows(found, mine.schema), mine)
             on_progress(upto - at)
@@ -170,37 +168,6 @@ class _Comparison:
         topic, log = self._target.topic.topic, self._target.log
         theirs = self._cluster.starts(topic, [self._partition])[self._partition]
         return min(self._end, max(theirs, log.start_offsets()[self._partition]))
-
-    def _pieces(self, start: int) -> Iterator[tuple[Columns | None, int]]:
-        """Yields the topic's records in pieces, each with the offset up to which it is complete."""
-        place = (self._target.topic.topic, self._partition)
-        clock = SystemClock()
-        feed = Feed(self._cluster, group="clog-mirror-verify")
-        gathered = Gathered(needs_key=False)
-        at, heard_ms = start, clock.monotonic_ms()
-        try:
-            feed.add({place: At(start)})
-            while at < self._end:
-                taken = feed.take()
-                messages = [m for m in taken.messages.get(place[0], ()) if m.offset() < self._end]
-                if messages:
-                    gathered.add(messages)
-                if place in taken.lost:
-                    raise self._target.lost(self._cluster, [place[1]], {place[1]: At(at)})
-                if place in taken.damaged:
-                    raise self._target.damaged(place[1], At(at), taken.damaged[place])
-                moved = feed.positions([place])
-                at = min(self._end, max(at, moved[place].offset)) if moved else at
-                if messages or moved:
-                    heard_ms = clock.monotonic_ms()
-                elif heard_ms + self._cluster.wait_ms < clock.monotonic_ms():
-                    raise self._cluster.unavailable(f"the records of topic {place[0]}")
-                whole = gathered.size_bytes >= _PIECE_BYTES
-                if at > start and (whole or at == self._end):
-                    yield gathered.columns() if gathered.size_bytes else None, at
-                    gathered, start = Gathered(needs_key=False), at
-        finally:
-            feed.close()
 
     def _topic_rows(self, found: Columns | None, schema: pa.Schema) -> pa.Table:
         """Returns the topic's records as the log would have them; notes undecodable ones."""
@@ -213,12 +180,10 @@ class _Comparison:
             bad = np.array(sorted(made.reasons), np.int64)
             self._undecodable += offsets[bad].tolist()
             # Its key may decode without the value; the topic's cleaner uses that key.
-            lost = rows.take(to_arrow(bad)).drop_columns("value")
-            lost = lost.append_column("value", pa.nulls(len(bad), pa.binary()))
-            where = (found.partitions[bad], offsets[bad])
-            keyed = decoder.decoded(Columns(lost, *where, 0, 0, 0), log)
-            hidden = keyed.rows.append_column("offset", to_arrow(offsets[bad][keyed.places]))
-            self._hidden = _merged(self._hidden, _coded(hidden))
+            lost = Columns(rows.take(to_arrow(bad)), found.partitions[bad], offsets[bad], 0, 0, 0)
+            known = keyed(self._target, lost)
+            hidden = known.rows.append_column("offset", to_arrow(offsets[bad][known.places]))
+            self._hidden = merged(self._hidden, coded(hidden))
             rows, offsets = made.rows, offsets[made.places]
         rows = pa.concat_tables([schema.empty_table(), rows], promote_options="default")
         return rows.select(_COLUMNS).append_column("offset", to_arrow(offsets))
@@ -229,33 +194,34 @@ class _Comparison:
         offsets = [to_numpy(side.column("offset")) for side in sides]
         both, *at = np.intersect1d(offsets[0], offsets[1], True, True)  # noqa: FBT003 - NumPy's
         pair = [side.take(to_arrow(index)) for side, index in zip(sides, at, strict=True)]
-        if differ := _unequal(*pair):
+        # A mirror's own tombstone is at an offset of which another replica may still have a record.
+        if differ := [i for i in _unequal(*pair) if not is_reconciled(pair[1][i : i + 1])[0]]:
             self._add_differences(
                 both[differ], "is a different record in the topic than in the log"
             )
         self.counts["same"] += len(both) - len(differ)
         for i, side in enumerate(sides):
-            self._lasts[i] = _merged(self._lasts[i], _coded(side))
+            self._lasts[i] = merged(self._lasts[i], coded(side))
             single = ~np.isin(offsets[i], both, assume_unique=True)
-            self._singles[i].append(_coded(side.filter(to_arrow(single))))
+            self._singles[i].append(coded(side.filter(to_arrow(single))))
 
     def _judged(self, start: int) -> list[Difference]:
         """Returns the differences from the offset on where both now begin."""
         self._judge_undecodable(start)  # First, as its reasons are more precise.
-        known = _merged(_merged(*self._lasts), self._hidden)
+        known = merged(merged(*self._lasts), self._hidden)
         for i, owner in enumerate(("topic", "log")):
-            singles = _from(pa.concat_tables([_LASTS.empty_table(), *self._singles[i]]), start)
+            singles = since(pa.concat_tables([LASTS.empty_table(), *self._singles[i]]), start)
             self.counts[f"only_{owner}"] = singles.num_rows
             self._add_differences(
                 self._unexplained(singles, known),
                 f"is only in the {owner}, and nothing supersedes it",
             )
-        alive = [_alive(_from(lasts, start)) for lasts in self._lasts]
-        both = pa.concat_tables(alive).group_by("key").aggregate([("code", "min"), ("code", "max")])
+        lasts = [alive(since(last, start)) for last in self._lasts]
+        both = pa.concat_tables(lasts).group_by("key").aggregate([("code", "min"), ("code", "max")])
         equal = pc.equal(both.column("code_min"), both.column("code_max"))
-        in_both = alive[0].num_rows + alive[1].num_rows - both.num_rows
+        in_both = lasts[0].num_rows + lasts[1].num_rows - both.num_rows
         unequal = both.filter(pc.invert(equal)).num_rows
-        lone = [_without(alive[0], alive[1]), _without(alive[1], alive[0])]
+        lone = [_without(lasts[0], lasts[1]), _without(lasts[1], lasts[0])]
         lone[1] = _newer(lone[1], self._hidden)
         for i, owner in enumerate(("topic", "log")):
             self._add_differences(
@@ -317,30 +283,6 @@ def _unequal(theirs: pa.Table, mine: pa.Table) -> list[int]:
             # NaN does not equal NaN, but is the same value.
             found |= {i for i, (a, b) in enumerate(pairs) if a != b and repr(a) != repr(b)}
     return sorted(found)
-
-
-def _coded(rows: pa.Table) -> pa.Table:
-    """Returns the keys and codes of records (`_LASTS`)."""
-    tombstones = to_numpy(rows.column("value").is_null())
-    codes = 2 * to_numpy(rows.column("offset")) + tombstones
-    keys = [key_bytes(chunk) for chunk in rows.column("key").chunks]
-    return pa.table([pa.chunked_array(keys, pa.binary()), to_arrow(codes)], schema=_LASTS)
-
-
-def _merged(one: pa.Table, other: pa.Table) -> pa.Table:
-    """Returns the last record of each key; records without a key are left out."""
-    rows = pa.concat_tables([one, other])
-    rows = rows.filter(rows.column("key").is_valid())
-    last = rows.group_by("key").aggregate([("code", "max")])
-    return pa.table([last.column("key"), last.column("code_max")], schema=_LASTS)
-
-
-def _from(rows: pa.Table, start: int) -> pa.Table:
-    return rows.filter(pc.greater_equal(rows.column("code"), 2 * start))
-
-
-def _alive(rows: pa.Table) -> pa.Table:
-    return rows.filter(pc.equal(pc.bit_wise_and(rows.column("code"), 1), 0))
 
 
 def _without(rows: pa.Table, others: pa.Table) -> pa.Table:

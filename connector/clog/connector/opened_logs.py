@@ -6,10 +6,18 @@ copy; its id is the same, but the newest commit shows it, at most `tip.CONFIRM_M
 """
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clog.connector.options import Location
-from clog.connector.schema import LogTypes, needs_types, table_of_read
+from clog.connector.schema import (
+    LogTypes,
+    Misfit,
+    TableColumns,
+    UnfitColumnError,
+    needs_types,
+    table_of_read,
+)
 from clog.storage.errors import InvalidInputError, LogReplacedError, NotFoundError
 
 if TYPE_CHECKING:
@@ -17,6 +25,8 @@ if TYPE_CHECKING:
 
     from clog.connector.options import ReadOptions
     from clog.storage.commit.handle import Handle
+    from clog.storage.format.commits import Head
+    from clog.storage.format.manifest import Manifest
     from clog.storage.log import Log
 
 _LOGGER = logging.getLogger("clog.connector")
@@ -46,25 +56,97 @@ def try_open(location: Location) -> "Handle | None":
 
 
 def opened_if_typed(options: "ReadOptions", schema: "StructType") -> "Handle | None":
-    """Checks a user's schema; returns the log's handle, or None for a schema of plain bytes."""
-    handle = options.location.log().handle if needs_types(schema) else None
-    table_of_read(types_of(handle), schema, is_table=options.view == "table")
+    """Returns the handle of the log if the columns are typed, and must be checked with it; None
+    for those of plain bytes, which are checked here.
+    """
+    if needs_types(schema):
+        return options.location.log().handle
+    table_of_read(None, schema, is_table=options.view == "table")
+    return None
     return handle
 
 
 def types_of(handle: "Handle | None") -> LogTypes | None:
     """Returns the types of a typed log; None if it has plain bytes, or there is no log."""
+    return None if handle is None else _types_at(handle.tip.head)
+
+
+def _types_at(head: "Head") -> LogTypes | None:
     from clog.storage.config.log_config import LogConfig
     from clog.storage.format.log_info import key_columns_problem
     from clog.storage.types.columns import arrow_schema
 
-    head = None if handle is None else handle.tip.head
-    if head is None or head.log.schema is None:
+    if head.log.schema is None:
         return None
     names = LogConfig.from_overrides(head.config).table_key_columns
     if problem := key_columns_problem(head.log.schema, names):
         raise InvalidInputError(problem)
     return LogTypes(arrow_schema(head.log.schema), names)
+
+
+def table_shown(handle: "Handle", schema: "StructType", *, is_table: bool) -> TableColumns | None:
+    """Does `table_of_read` for the newest version. A read may have been loaded before its log
+    evolved (S61): its columns are then none that the log ever lost, but too narrow for what was
+    appended since. The message names the version; finding it takes a GET per step of a search.
+    """
+    head = handle.tip.head
+    try:
+        return table_of_read(_types_at(head), schema, is_table=is_table)
+    except UnfitColumnError as e:
+        misfit = e.misfit
+        since = _since(handle, schema, misfit, is_table=is_table)
+    if since is None:
+        raise InvalidInputError(str(misfit))
+    raise InvalidInputError(
+        f"column {misfit.path} of {handle.store.url} {misfit.stored} since version {since}, but"
+        f" {misfit.given} in this read, which was loaded before; load the source again: a stream's"
+        " checkpoint stays valid"
+    )
+
+
+def _since(handle: "Handle", schema: "StructType", misfit: Misfit, *, is_table: bool) -> str | None:
+    """Returns the version since which a column does not fit; None if it never did."""
+    from clog.storage.commit.tip import try_read
+
+    tip = handle.tip
+    if not misfit.given or tip.head.log.schema is None or tip.head.log.schema.id == 0:
+        return None
+
+    def is_unfit(version: int) -> bool:
+        commit = tip if version == tip.version else try_read(handle.store, version)
+        try:
+            if commit is not None:
+                table_of_read(_types_at(commit.head), schema, is_table=is_table)
+        except InvalidInputError as e:
+            return isinstance(e, UnfitColumnError) and e.misfit == misfit
+        return False
+
+    low, high = tip.head.oldest_readable, tip.version
+    if is_unfit(low):
+        return None if low == 0 else f"{low} or earlier"
+    # It is unfit at ``high`` and was not at ``low``: schemas only grow.
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_unfit(middle) else (middle, high)
+    return str(high)
+
+
+def readable(
+    handle: "Handle", manifest: "Manifest", schema: "StructType", *, is_table: bool = False
+) -> "tuple[Manifest, TableColumns | None]":
+    """Returns a manifest for a read of these columns, and the table they show, if any. Its objects
+    are read by the log's newest schema, which may have fields that the manifest's lacks; or by the
+    manifest's own, if the columns are from before the newest. Raises if they fit neither.
+    """
+    try:
+        table = table_shown(handle, schema, is_table=is_table)
+    except InvalidInputError as e:
+        try:
+            return manifest, table_of_read(_types_at(manifest.head), schema, is_table=is_table)
+        except InvalidInputError:
+            raise e from None
+    log = replace(manifest.head.log, schema=handle.tip.head.log.schema)
+    return replace(manifest, head=replace(manifest.head, log=log)), table
 
 
 def of_id(location: Location, log_id: str) -> "Log":

@@ -133,37 +133,66 @@ def paths_of(name: str, kind: DataType) -> list[str]:
     return [path for f in kind.fields for path in paths_of(f"{name}.{f.name}", f.dataType)]
 
 
-def unreadable(given: DataType, stored: DataType, path: str) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A column that cannot be read as the given schema has it: what it is there (empty: unknown to
+    the log), and what it is in the log.
+    """
+
+    path: str
+    given: str
+    stored: str
+    remedy: str = "read it as that, and cast"
+
+    def __str__(self) -> str:
+        given = f" {self.given} in the given schema, but" if self.given else ""
+        return f"column {self.path}{given} {self.stored}; {self.remedy}"
+
+
+class UnfitColumnError(InvalidInputError):
+    """A column does not fit; `opened_logs.table_shown` says it in the user's terms."""
+
+    def __init__(self, misfit: Misfit) -> None:
+        super().__init__(str(misfit))
+        self.misfit = misfit
+
+
+def unreadable(given: DataType, stored: DataType, path: str) -> Misfit | None:
     """Returns why a stored column cannot be read with the given type, None if it can: only fields
     may be missing, and NOT NULL omitted. ``NullType`` stands for a type that Spark does not have.
     """
     if isinstance(stored, NullType):
-        return f"column {path} has a type that Spark does not have; leave it out of the schema"
+        lacks, remedy = "has a type that Spark does not have", "leave it out of the schema"
+        return Misfit(path, f"has type {given.simpleString()}", lacks, remedy)
     if isinstance(given, StructType) and isinstance(stored, StructType):
         there = {f.name: f for f in stored.fields}
         for f in given.fields:
             inner = f"{path}.{f.name}"
             if f.name not in there:
-                return f"column {inner} does not exist; {path} has {', '.join(there)}"
-            if there[f.name].nullable and not f.nullable:
-                return f"column {inner} is NOT NULL in the given schema, but it may be null"
-            if problem := unreadable(f.dataType, there[f.name].dataType, inner):
+                return Misfit(inner, "", "does not exist", f"{path} has {', '.join(there)}")
+            if problem := _unreadable_field(f, there[f.name], inner):
                 return problem
         return None
     if isinstance(given, ArrayType) and isinstance(stored, ArrayType):
-        if stored.containsNull and not given.containsNull:
-            return f"column {path} may contain nulls"
-        return unreadable(given.elementType, stored.elementType, f"{path}.element")
+        one, other = (
+            StructField("element", k.elementType, k.containsNull) for k in (given, stored)
+        )
+        return _unreadable_field(one, other, f"{path}.element")
     if isinstance(given, MapType) and isinstance(stored, MapType):
-        if stored.valueContainsNull and not given.valueContainsNull:
-            return f"column {path} may contain nulls"
-        return unreadable(given.valueType, stored.valueType, f"{path}.value")
+        one, other = (
+            StructField("value", k.valueType, k.valueContainsNull) for k in (given, stored)
+        )
+        keys = unreadable(given.keyType, stored.keyType, f"{path}.key")
+        return keys or _unreadable_field(one, other, f"{path}.value")
     if given.simpleString() == stored.simpleString():
         return None
-    return (
-        f"column {path} has type {given.simpleString()} in the given schema, but is"
-        f" {stored.simpleString()}; read it as that, and cast"
-    )
+    return Misfit(path, f"has type {given.simpleString()}", f"is {stored.simpleString()}")
+
+
+def _unreadable_field(given: StructField, stored: StructField, path: str) -> Misfit | None:
+    if stored.nullable and not given.nullable:
+        return Misfit(path, "is NOT NULL", "may be null", "omit NOT NULL")
+    return unreadable(given.dataType, stored.dataType, path)
 
 
 HEADERS = ArrayType(
@@ -263,13 +292,12 @@ def check_read_schema(schema: StructType, columns: Mapping[str, DataType] = COLU
         nested = isinstance(expected, StructType | ArrayType | MapType | NullType)
         if nested and field.name != "headers":
             if problem := unreadable(field.dataType, expected, field.name):
-                raise InvalidInputError(problem)
+                raise UnfitColumnError(problem)
         elif not _same(field.dataType, expected):
-            raise InvalidInputError(
-                f"column {field.name} has type {field.dataType.simpleString()} in the given schema,"
-                f" but is {expected.simpleString()}; read it as that, and cast"
-                f" (cast({field.name} as {field.dataType.simpleString()}))"
-            )
+            kind = field.dataType.simpleString()
+            cast = f"read it as that, and cast (cast({field.name} as {kind}))"
+            stored = f"is {expected.simpleString()}"
+            raise UnfitColumnError(Misfit(field.name, f"has type {kind}", stored, cast))
         # Spark would believe it, and then count no tombstones, or fail in its own code.
         if field.name in _MAY_BE_NULL and (not field.nullable or _same_but_for_nulls(field)):
             raise InvalidInputError(
@@ -476,18 +504,16 @@ def table_read(types: LogTypes, schema: StructType) -> TableColumns | None:
     for f in schema:
         name = table.own(f.name)
         if name is None:
-            problem = f"column {f.name} does not exist; the table has {', '.join(there)}"
-        elif there[name].nullable and not f.nullable:
-            problem = f"column {f.name} is NOT NULL in the given schema, but it may be null"
+            problem = Misfit(f.name, "", "does not exist", f"the table has {', '.join(there)}")
         else:
-            problem = unreadable(f.dataType, there[name].dataType, f.name)
+            problem = _unreadable_field(f, there[name], f.name)
         if problem is not None:
             break
     if problem is None:
         return table
     if _are_records(schema.names):
         return None
-    raise InvalidInputError(problem)
+    raise UnfitColumnError(problem)
 
 
 def table_write(types: LogTypes, schema: StructType, where: str) -> TableColumns | None:

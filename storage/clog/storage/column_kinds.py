@@ -495,6 +495,15 @@ def word_for(engine: str, word: str) -> str | None:
     return None if theirs is None else theirs.format(*numbers_in(word))
 
 
+@lru_cache(256)
+def in_spark(word: str) -> pa.DataType | None:
+    """Returns the Arrow type with which Spark gets columns of the kind of a word, or None."""
+    theirs = word_for("spark", word)
+    if theirs is not None and (digits := numbers_in(theirs)):
+        return pa.decimal128(*digits)
+    return next((k.arrow for k in KINDS if theirs is not None and k.spark == theirs), None)
+
+
 def widens(old: str, new: str) -> bool:
     """Returns whether every value of the old kind is also one of the new, wider kind."""
     if old.startswith("decimal") and new.startswith("decimal"):

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from clog.connector.opened_logs import check_log_id, opened_if_typed, types_of
+from clog.connector.opened_logs import (
+    check_log_id,
+    opened_if_typed,
+    readable,
+    table_shown,
+    types_of,
+)
 from clog.connector.options import ReadOptions
 from clog.connector.positions import EARLIEST, LATEST, Position, Since, Times
 from clog.connector.read.plan import (
@@ -33,7 +39,6 @@ from clog.connector.schema import (
     asked_schema,
     shallow,
     shallow_iterator,
-    table_of_read,
 )
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, OptionError
@@ -53,6 +58,8 @@ class ClogReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         check_batch(options)
         self._handle = opened_if_typed(options, schema)
+        if self._handle is not None:
+            BatchRead.of(self._handle, options, schema)
         self._options = options
         self._schema = schema
 
@@ -109,19 +116,38 @@ class BatchRead:
             schema = asked_schema(
                 types, options.columns, include_headers=headers, is_table=is_table
             )
-        table = table_of_read(types, schema, is_table=is_table)
-        return cls(handle, of_the_logs_keys(handle, options), schema, table)
+        read = cls(handle, of_the_logs_keys(handle, options), schema, None)
+        try:
+            table = table_shown(handle, schema, is_table=is_table)
+        except InvalidInputError:
+            if not read.is_pinned:
+                raise
+            _, table = read._pinned()
+        return replace(read, table=table)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether a version is named, whose columns may be those of an earlier schema."""
+        options = self.options
+        return {options.as_of_version, options.as_of_ms, options.as_of_cut} != {None}
 
     def manifest(self) -> "Manifest":
         """Returns the manifest at the version that is shown."""
+        return self._pinned()[0] if self.is_pinned else self.handle.manifest()
+
+    def _pinned(self) -> "tuple[Manifest, TableColumns | None]":
+        """Returns the manifest at a named version, to be read for these columns, and the table."""
         from clog.storage.commit.versions import version_asked
 
-        if self.options.as_of_cut is not None:
+        handle, cut = self.handle, self.options.as_of_cut
+        if cut is not None:
             from clog.storage.cuts import cut_named, manifest_of
 
-            return manifest_of(self.handle, cut_named(self.handle, *self.options.as_of_cut))
-        asked = self.options.as_of_version, self.options.as_of_ms
-        return self.handle.manifest_at(version_asked(self.handle.store, self.handle.tip, *asked))
+            manifest = manifest_of(handle, cut_named(handle, *cut))
+        else:
+            asked = self.options.as_of_version, self.options.as_of_ms
+            manifest = handle.manifest_at(version_asked(handle.store, handle.tip, *asked))
+        return readable(handle, manifest, self.schema, is_table=self.options.view == "table")
 
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the tasks."""

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from clog.connector.opened_logs import check_log_id, opened_if_typed, types_of
+from clog.connector.opened_logs import check_log_id, opened_if_typed, readable, table_shown
 from clog.connector.options import ReadOptions
 from clog.connector.positions import (
     Planned,
@@ -45,7 +45,7 @@ from clog.connector.read.plan import (
     partitions_read,
     positions,
 )
-from clog.connector.schema import shallow, shallow_iterator, table_of_read
+from clog.connector.schema import shallow, shallow_iterator
 from clog.storage.env import Clock, SystemClock
 from clog.storage.errors import (
     ClogError,
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
     from clog.storage.commit.handle import Handle
     from clog.storage.format.commits import Head
+    from clog.storage.format.log_info import LogSchema
     from clog.storage.format.manifest import Manifest
     from clog.storage.readers import NamedReader
 
@@ -104,7 +105,8 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, options: ReadOptions, schema: StructType, *, clock: Clock | None = None
     ) -> None:
         check_stream(options)
-        opened_if_typed(options, schema)
+        if (handle := opened_if_typed(options, schema)) is not None:
+            table_shown(handle, schema, is_table=False)
         self._position = _ReaderPosition(options.reader_id, options.reader_hold_ms)
         self._options = self._of_keys = options
         self._schema = schema
@@ -115,6 +117,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[int, int] | None = None
         self._first: StreamOffsets | None = None
         self._is_compared = False
+        self._checked: LogSchema | None = None
 
     @shallow
     def initialOffset(self) -> dict[str, Any]:
@@ -195,6 +198,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             manifest = decided(handle, manifest, ranges)
         read = {p: offset for p, offset in starts.items() if p in to.next}
         self._losses().check_deletes(manifest, read, since_version=to.version)
+        manifest, _ = readable(handle, manifest, self._schema)
         return log_partitions(manifest, ranges, self._of_keys, follow=True)
 
     @shallow_iterator
@@ -223,7 +227,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             handle = Log.open(self._options.location.store(), clock=self._clock).handle
             # All that depends on the log, here: a restart calls other methods than a first start.
             check_log_id(handle, self._options.log_id)
-            table_of_read(types_of(handle), self._schema, is_table=False)
+            self._check_columns(handle)
             partitions_read(handle.tip.head, self._options.partitions, url=handle.store.url)
             self._of_keys = of_the_logs_keys(handle, self._options)
             self._handle = handle
@@ -290,7 +294,15 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if now_ms - self._answered_ms > OUTAGE_MS_MAX:
                 raise
             _LOGGER.warning("%s does not respond; retrying: %s", handle.store.url, e)
+        self._check_columns(handle)
         return handle.tip.head
+
+    def _check_columns(self, handle: "Handle") -> None:
+        """Raises if a column has evolved since the read was loaded; looks once at each schema."""
+        schema = handle.tip.head.log.schema
+        if schema is None or schema != self._checked:
+            table_shown(handle, self._schema, is_table=False)
+            self._checked = schema
 
     def _begin(self, head: "Head") -> StreamOffsets:
         """Returns where a new query begins, checked."""

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from clog.connector.opened_logs import readable
 from clog.connector.read.plan import LogPartition, Losses, TablePartition, pieces_of
 from clog.connector.schema import TableColumns, arrow_schema, canonical, stored_columns
 from clog.storage.commit.versions import file_missing
@@ -36,7 +37,7 @@ CREATE_TIME, LOG_APPEND_TIME = 0, 1
 def log_batches(partition: LogPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Returns batches of the partition's records, in the columns of ``schema``."""
     as_spark = _Converter(schema, partition.location.name, partition.pieces)
-    records = _records(partition, _with_key(as_spark.needed, partition.keys))
+    records = _records(partition, _with_key(as_spark.needed, partition.keys), schema)
     return _gathered(map(as_spark, _of_keys(records, partition.keys)))
 
 
@@ -127,7 +128,9 @@ def _missing(version: int, store: Store, gone: FileNotFoundError) -> ClogError:
     return file_missing(store, version, gone, remedy=remedy)
 
 
-def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _records(
+    partition: LogPartition, columns: Sequence[str], schema: StructType
+) -> Iterator[pa.RecordBatch]:
     store = partition.location.store_of(partition.log_id)
     pieces: Sequence[ReadPiece] = partition.pieces
     if not partition.follow:
@@ -150,7 +153,7 @@ def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator[pa.Rec
                 following[p] = batch.column("offset")[-1].as_py() + 1
             return
         except FileNotFoundError as e:
-            newer = _planned_again(partition, pieces, following)
+            newer = _planned_again(partition, pieces, following, schema)
             if newer is None:
                 return
             error = _missing(newer.version, store, e)
@@ -160,16 +163,21 @@ def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator[pa.Rec
 
 
 def _planned_again(
-    partition: LogPartition, pieces: Sequence[ReadPiece], following: Mapping[int, int]
+    partition: LogPartition,
+    pieces: Sequence[ReadPiece],
+    following: Mapping[int, int],
+    schema: StructType,
 ) -> LogPartition | None:
-    """Plans the rest of the pieces from the newest version; None if the log is gone."""
+    """Plans the rest of the pieces from the newest version, where the columns of ``schema`` must
+    still fit; None if the log is gone.
+    """
     from clog.storage.log import Log
 
     handle = Log.open(partition.location.store()).handle
     losses = Losses(handle.store.url, partition.fail_on_data_loss)
     if not losses.has_id(handle, partition.log_id):
         return None
-    manifest = handle.manifest()
+    manifest, _ = readable(handle, handle.manifest(), schema)
     heads = manifest.head.partitions
     rest: list[ReadPiece] = []
     starts: dict[int, int] = {}

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from clog.storage.column_kinds import (
     DECIMAL_DIGITS_MAX,
+    in_spark,
     kind_named,
     numbers_in,
     stored_kind,
@@ -411,24 +412,62 @@ def lone_leaves(field: pa.Field) -> list[str]:
 
 def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Returns an array stored under an earlier schema as this type, which is of a later schema or
-    part of it: missing fields become null, and fields that the type lacks are left out.
+    part of it, or Spark's for it: missing fields become null, and fields that the type lacks are
+    left out. Raises for any other type: values of a later schema may not fit an earlier one.
     """
+    if array.type == kind:
+        return array
+    if not _holds(kind, array.type):
+        raise InvalidInputError(
+            f"a column of type {array.type} cannot be read as {kind}, which cannot have all of its"
+            " values: the schema evolved after this read was planned; read again"
+        )
+    return _as_type(array, kind)
+
+
+def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type == kind:
         return array
     if pa.types.is_struct(kind):
         places = {field.name: i for i, field in enumerate(array.type)}
         fields = [
-            as_type(array.field(places[field.name]), field.type)
+            _as_type(array.field(places[field.name]), field.type)
             if field.name in places
             else settled(pa.nulls(len(array), field.type))  # A pass writes them.
             for field in kind
         ]
         return rebuilt_structs(array, kind, fields)
     if is_listed(kind):
-        return rebuilt_lists(array, kind, as_type(elements(array), entries_type(kind)))
+        return rebuilt_lists(array, kind, _as_type(elements(array), entries_type(kind)))
     if pa.types.is_timestamp(kind):  # Only readers with a coarser unit get here.
         return pc.cast(array, options=pc.CastOptions(kind, allow_time_truncate=True))
     return array.cast(kind)
+
+
+@lru_cache(maxsize=256)
+def _holds(kind: pa.DataType, stored: pa.DataType) -> bool:
+    """Returns whether a type has all values of a stored one, but for fields that it lacks."""
+    types = pa.types
+    if stored == kind:
+        return True
+    if types.is_struct(stored) and types.is_struct(kind):
+        there = {field.name: field for field in stored}
+        return all(_holds_field(field, there.get(field.name)) for field in kind)
+    if types.is_map(stored) and types.is_map(kind):
+        pairs = (kind.key_field, stored.key_field), (kind.item_field, stored.item_field)
+        return all(_holds_field(*pair) for pair in pairs)
+    if types.is_list(stored) and types.is_list(kind):
+        return _holds_field(kind.value_field, stored.value_field)
+    before, after = word_of(stored), word_of(kind)
+    if before is None or after is None:
+        return False
+    return widens(before, after) or in_spark(before) == kind
+
+
+def _holds_field(field: pa.Field, stored: pa.Field | None) -> bool:
+    if stored is None:
+        return bool(field.nullable)
+    return bool(field.nullable >= stored.nullable) and _holds(field.type, stored.type)
 
 
 def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

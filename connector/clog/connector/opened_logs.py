@@ -112,22 +112,27 @@ def _since(handle: "Handle", schema: "StructType", misfit: Misfit, *, is_table: 
     if not misfit.given or tip.head.log.schema is None or tip.head.log.schema.id == 0:
         return None
 
-    def is_unfit(version: int) -> bool:
+    def unfit(version: int) -> Misfit | None:
         commit = tip if version == tip.version else try_read(handle.store, version)
         try:
             if commit is not None:
                 table_of_read(_types_at(commit.head), schema, is_table=is_table)
-        except InvalidInputError as e:
-            return isinstance(e, UnfitColumnError) and e.misfit == misfit
-        return False
+        except UnfitColumnError as e:
+            return e.misfit if e.misfit.path == misfit.path else None
+        except InvalidInputError:
+            pass
+        return None
 
     low, high = tip.head.oldest_readable, tip.version
-    if is_unfit(low):
-        return None if low == 0 else f"{low} or earlier"
-    # It is unfit at ``high`` and was not at ``low``: schemas only grow.
+    first = unfit(low)
+    if first is not None and low == 0:
+        return None
+    if first == misfit:
+        return f"{low} or earlier"
+    # So it is at ``high`` and was not at ``low``: schemas only grow.
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if is_unfit(middle) else (middle, high)
+        low, high = (low, middle) if unfit(middle) == misfit else (middle, high)
     return str(high)
 
 

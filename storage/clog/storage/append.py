@@ -18,6 +18,7 @@ from clog.storage.commit.proposals import (
     SEQUENCE_MAX,
     AppendRequest,
     Duplicate,
+    WiderFloatsError,
     Writer,
     checked_offsets,
     find_duplicate,
@@ -34,7 +35,7 @@ from clog.storage.keys.hashing import partitions_for
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.objects.orders import rows_without_order
 from clog.storage.objects.records import Appendable, ContentHash, loaded, to_records
-from clog.storage.objects.writer import DataObject, ObjectWriter, given_back, record_sizes
+from clog.storage.objects.writer import DataObject, ObjectWriter, discard, given_back, record_sizes
 from clog.storage.store.contract import Puts, Store
 from clog.storage.types.columns import OFFSET, rows_of, shaped
 
@@ -101,6 +102,7 @@ def append(
             "records with offsets need producer=(id, sequence), or a transaction: without one, a"
             " lost reply would leave it unknown whether they were appended; nothing was appended"
         )
+    data = loaded(data)
     records, has_times = records_of(handle, data)
     if records.num_rows == 0:
         return AppendResult(handle.tip.version)
@@ -114,7 +116,12 @@ def append(
         duplicate = _known_duplicate(handle, writer)
         if duplicate is not None:
             return _first_result(handle.store, duplicate)
-    return append_objects(handle, put_records(handle, records, parts, offsets=given), writer)
+    objects = put_records(handle, records, parts, offsets=given)
+    try:
+        return append_objects(handle, objects, writer, made_for=records.schema)
+    except WiderFloatsError:
+        discard(handle.store, objects)
+    return append(handle, data, partition, producer, offsets)  # With the tip that refused them.
 
 
 def put_records(
@@ -222,11 +229,16 @@ def committing(handle: Handle, objects: Sequence[DataObject]) -> Iterator[None]:
 
 
 def append_objects(
-    handle: Handle, objects: Sequence[DataObject], writer: Writer | None
+    handle: Handle,
+    objects: Sequence[DataObject],
+    writer: Writer | None,
+    *,
+    made_for: pa.Schema | None = None,
 ) -> AppendResult:
     """Commits objects, in this order; see `Log.append_objects`."""
     request = AppendRequest(
-        handle.store.url, objects, writer, handle.writer_pages, handle.ids.uniform
+        *(handle.store.url, objects, writer, handle.writer_pages, handle.ids.uniform),
+        made_for=made_for,
     )
     with committing(handle, objects):
         done = handle.append(

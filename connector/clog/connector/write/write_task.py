@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from clog.storage.administration import NewLog
+    from clog.storage.append import AppendResult
+    from clog.storage.commit.proposals import Writer
     from clog.storage.config.log_config import LogConfig
     from clog.storage.format.log_info import LogInfo, LogSchema
     from clog.storage.log import Log
@@ -115,8 +117,8 @@ def local_property(df: "DataFrame", name: str) -> str | None:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """A task's answer: its objects, in the order of its rows, and a hash of the rows. ``new`` is
-    the log they are for, if it did not exist when the write was planned.
+    """A task's answer: its objects, in the order of its rows, a hash of the rows, and the schema
+    that they have. ``new`` is the log they are for, if it did not exist when the write was planned.
     """
 
     log_id: str
@@ -124,6 +126,7 @@ class Written(WriterCommitMessage):
     batch_id: int | None
     objects: tuple["DataObject", ...]
     content: str
+    schema: "LogSchema | None" = None
     new: "NewLog | None" = None
 
 
@@ -153,6 +156,8 @@ def plan_write(
     if options.row_texts:
         schema = StructType([StructField(name, BinaryType()) for name in ("key", "value")])
     log = opened_or_created(options, check, rows=schema)
+    if _may_round(schema, log.handle.tip.head.log.schema):
+        log.handle.refresh()  # As long as the newest schema requires it.
     table = check(types_of(log.handle))
     if table is None and "key" not in canonical(schema).names:
         # The current policy applies, not that of when the log was opened here.
@@ -167,6 +172,13 @@ def plan_write(
         )
     _check_configs(log, options.config)
     return _plan(options, info, config, info.partitioner, table=table, stamp=tip.version)
+
+
+def _may_round(rows: StructType, schema: "LogSchema | None") -> bool:
+    """Returns whether rows may have doubles for floats of the log."""
+    if schema is None or '"double"' not in rows.json():
+        return False
+    return any(field.kind == "float32" for _, field in schema.walk())
 
 
 def _plan(
@@ -227,7 +239,9 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
         rows += batch.num_rows
     return Written(
         *(plan.log_id, task.query_id, task.batch_id),
-        *(tuple(objects.finish()), content.hexdigest(), plan.new),
+        *(tuple(objects.finish()), content.hexdigest()),
+        schema=plan.schema,
+        new=plan.new,
     )
 
 
@@ -284,6 +298,14 @@ class Answers:
             if answer.objects:
                 whole.update(bytes.fromhex(answer.content))
         return whole.hexdigest()
+
+    def append(self, log: "Log", writer: "Writer | None") -> "AppendResult":
+        """Commits the objects, unless a column for which rows may be rounded is wider by now."""
+        from clog.storage.append import append_objects
+        from clog.storage.types.columns import column_types
+
+        made_for = column_types(self.written[0].schema).records
+        return append_objects(log.handle, self.objects, writer, made_for=made_for)
 
     def log(self, location: Location) -> "Log":
         """Returns the log to commit to, which is created if needed, with all objects in it."""

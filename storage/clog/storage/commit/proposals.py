@@ -28,6 +28,7 @@ from itertools import accumulate, pairwise
 from typing import Annotated, Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.config.log_config import LogConfig
@@ -72,6 +73,7 @@ from clog.storage.format.transactions import (
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.objects.writer import DataObject, partition_order
 from clog.storage.store.contract import Store, StoredObject
+from clog.storage.types.columns import column_types, widened_float
 
 BEFORE_THE_FIRST = -1
 """The sequence of a known stream that has no records in the log yet."""
@@ -351,7 +353,9 @@ def waits_of(files: Iterable[StoredObject], combined: Combined | None, *, now_ms
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest:
-    """Objects to commit, in the order of their offsets; ``new_id`` names documents of positions."""
+    """Objects to commit, in the order of their offsets; ``new_id`` names documents of positions;
+    ``made_for``: the columns for which the records were made, which perhaps rounded them.
+    """
 
     url: str
     objects: Sequence[DataObject]
@@ -361,6 +365,7 @@ class AppendRequest:
     transaction: OfTransaction | None = None
     new_id: Callable[[], str] | None = None
     covered: Covered | None = None
+    made_for: pa.Schema | None = None
 
     def proposed(self) -> Proposed:
         """Returns the append as a proposal holds it."""
@@ -383,6 +388,8 @@ class AppendRequest:
         for obj in self.objects:
             _check_floor(obj, head, self.url)
             _check_schema(obj, head, self.url)
+            if obj.schema_id != NONE and self.made_for is not None:
+                _check_floats(self.made_for, head, self.url)
             check_facts(obj, config, now_ms=time_ms, given=bound is not None)
         append_time_ms = time_ms if config.log_append_time and bound is None else NONE
         ranges = _following(self.objects, head) if bound is None else bound.ranges
@@ -510,6 +517,21 @@ def _check_schema(obj: DataObject, head: Head, url: str) -> None:
             f"an object of this append was written under schema {obj.schema_id}, but that of {url}"
             f" is {newest} (-1: keys and values are bytes); append again"
         )
+
+
+class WiderFloatsError(InvalidInputError):
+    """Records were made for floats that are wider by now: make them again, unrounded."""
+
+
+def _check_floats(made_for: pa.Schema, head: Head, url: str) -> None:
+    """Raises if a column of floats was widened after records were made, and rounded, for it."""
+    now = column_types(head.log.schema).records
+    for name in ("key", "value"):
+        if wider := widened_float(made_for.field(name), now.field(name)):
+            raise WiderFloatsError(
+                f"{wider} of {url} was widened to float64 while records for float32 were being"
+                " written, and these may be rounded; nothing was appended; append again"
+            )
 
 
 def _following(objects: Sequence[DataObject], head: Head) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,186 @@
+"""What Spark has planned, or was given to read, before a log evolved (S61): right values, or one
+sentence that says what is what since when, and what to do. Without Spark.
+"""
+
+import json
+import pickle
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import DoubleType, LongType, StructField, StructType
+from tests.unit.connector.read.test_stream_reader import rewrite
+from tests.unit.evolutions import EVOLUTIONS
+
+from clog.connector.datasource import ClogDataSource
+from clog.connector.write.write_task import TaskIds, write_task
+from clog.storage import InvalidInputError, Log, snapshot
+from clog.storage.format.commits import Edit
+
+TOLD = "{} since version 3, but .* in this read.*; load the source again: .* checkpoint stays valid"
+by_evolution = pytest.mark.parametrize("evolution", EVOLUTIONS, ids=str)
+
+
+class Query:
+    """A streaming query: ``source`` is loaded once, and may be started several times."""
+
+    def __init__(self, url, at=None):
+        options = {"path": url, "columns": "offset,key,value", "startingOffsets": "earliest"}
+        self.source = ClogDataSource(options | {"pollInterval": "0s"})
+        self.schema = self.source.schema()
+        self.start(at)
+
+    def start(self, at=None):
+        reader = self.source.streamReader(self.schema)
+        self.task = pickle.loads(pickle.dumps(reader))
+        self.reader, self.at = reader, at or reader.initialOffset()
+
+    def planned(self):
+        return json.loads(json.dumps(self.reader.latestOffset(self.at, ReadAllAvailable())))
+
+    def tasks(self, end):
+        return pickle.loads(pickle.dumps(self.reader.partitions(self.at, end)))
+
+    def read(self, tasks):
+        batches = [batch for task in tasks for batch in self.task.read(task)]
+        for batch in batches:
+            batch.validate(full=True)
+        return [row["value"]["x"] for batch in batches for row in batch.to_pylist()]
+
+    def run(self, end=None):
+        end = self.planned() if end is None else end
+        rows = self.read(self.tasks(end))
+        self.at = end
+        return rows
+
+
+def rows(source, schema):
+    reader = source.reader(schema)
+    tasks = pickle.loads(pickle.dumps(reader.partitions()))
+    reader = pickle.loads(pickle.dumps(reader))
+    batches = [batch for task in tasks for batch in reader.read(task)]
+    return [row["value"]["x"] for batch in batches for row in batch.to_pylist()]
+
+
+@by_evolution
+def test_a_stream_stops_in_words_and_goes_on_once_it_is_loaded_again(evolution, tmp_path):
+    """S61: while it runs, or when it starts again as it was loaded; loaded again it reads each
+    record once, those of a batch that was planned before, too. Added fields do not stop it.
+    """
+    log = evolution.create(str(tmp_path / "log"))
+    running, crashed = Query(log.url), Query(log.url)
+    assert running.run() == crashed.run() == [evolution.before]
+    log.append([evolution.record(2, evolution.before)])
+    planned = crashed.planned()
+    log.evolve(**evolution.change)
+    assert crashed.read(crashed.tasks(planned)) == [evolution.before]
+    log.append([evolution.record(3, evolution.after)])
+    if evolution.told is None:
+        assert running.run() == [evolution.before, evolution.after]
+    else:
+        crashed.start(crashed.at)
+        for asked in (running.planned, crashed.reader.initialOffset):
+            with pytest.raises(InvalidInputError, match=TOLD.format(evolution.told)):
+                asked()
+    if evolution.name == "large":
+        return
+    again = Query(log.url, crashed.at)
+    assert again.run(planned) == [evolution.shown]
+    (last,) = again.run()
+    assert last == (evolution.after if evolution.later is None else last)
+
+
+@pytest.mark.parametrize("name", ["rounded", "added"])
+def test_a_task_whose_objects_are_replaced_reads_nothing_by_a_former_schema(name, tmp_path):
+    """S61: what has taken their place may be of a later schema, in which the task looks again."""
+    evolution = next(e for e in EVOLUTIONS if e.name == name)
+    log = evolution.create(str(tmp_path / "log"))
+    log.append([evolution.record(2, evolution.before)])
+    query = Query(log.url)
+    tasks = query.tasks(query.planned())
+    log.evolve(**evolution.change)
+    rewrite(log, [piece.object.path for piece in tasks[0].pieces])
+    if evolution.told is None:
+        assert query.read(tasks) == [evolution.before] * 2
+    else:
+        with pytest.raises(InvalidInputError, match=TOLD.format(evolution.told)):
+            query.read(tasks)
+
+
+@by_evolution
+@pytest.mark.parametrize("view", ["log", "table", "latest"])
+def test_a_frame_that_was_loaded_before_is_told_at_its_first_action(evolution, view, tmp_path):
+    """S61: it shows the newest version, with the columns that the log had."""
+    log = evolution.create(str(tmp_path / "log"))
+    source = ClogDataSource({"path": log.url, "view": view, "columns": "key,value"})
+    schema = source.schema()
+    log.evolve(**evolution.change)
+    log.append([evolution.record(3, evolution.after)])
+    if evolution.told is None:
+        assert rows(source, schema) == [evolution.before, evolution.after]
+    else:
+        with pytest.raises(InvalidInputError, match=TOLD.format(evolution.told).replace("3", "2")):
+            rows(source, schema)
+
+
+@by_evolution
+def test_a_version_before_it_is_shown_whenever_the_frame_was_loaded(evolution, tmp_path):
+    """S61: by number and by cut, with the columns of that version or with those of the newest."""
+    log = evolution.create(str(tmp_path / "log"))
+    snapshot(log.url, "before", keep_ms=86_400_000)
+    own = {"path": log.url, "view": "table", "columns": "key,value"}
+    named = [{"asOfVersion": "1"}, {"asOfCut": f"{log.url}#before"}]
+    sources = [ClogDataSource(own | one) for one in named]
+    loaded = [(source, source.schema()) for source in sources]
+    log.evolve(**evolution.change)
+    log.append([evolution.record(3, evolution.after)])
+    for source, schema in loaded:
+        assert rows(source, schema) == [evolution.before]
+    if evolution.name != "large":
+        for source in sources:
+            assert rows(source, source.schema()) == [evolution.shown]
+
+
+def test_a_schema_of_the_users_own_that_never_fitted_is_no_evolution(tmp_path):
+    """The message is that of a log that did not evolve; if it is unknown, it says so."""
+    evolution = EVOLUTIONS[2]
+    log = evolution.create(str(tmp_path / "log"))
+    source = ClogDataSource({"path": log.url, "columns": "value"})
+    text = ClogDataSource({"path": EVOLUTIONS[0].create(str(tmp_path / "text")).url}).schema()
+    log.evolve(**evolution.change)
+    with pytest.raises(InvalidInputError, match=r"has type .* in the given schema, but is bigint"):
+        rows(source, text)
+    log.handle.commit(lambda tip, ms: Edit(oldest_readable=1), operation="sweep")
+    log.handle.commit(lambda tip, ms: Edit(oldest_readable=2), operation="sweep")
+    with pytest.raises(InvalidInputError, match="is bigint since version 2 or earlier"):
+        rows(source, text)
+
+
+DOUBLES = StructType(
+    [
+        StructField("key", LongType()),
+        StructField("value", StructType([StructField("x", DoubleType())])),
+    ]
+)
+
+
+def test_doubles_for_a_log_of_floats_are_rounded_only_while_it_has_floats(tmp_path):
+    """S62: a batch that was planned before it was widened is refused, and right when it runs again;
+    so is one that is planned after, in a process that opened the log before.
+    """
+    evolution = next(e for e in EVOLUTIONS if e.name == "rounded")
+    log = evolution.create(str(tmp_path / "log"))
+    sink = ClogDataSource({"path": log.url})
+    row = pa.RecordBatch.from_pylist([evolution.record(2, 0.1)])
+
+    def written(writer):
+        return write_task(writer.plan, iter([row]), TaskIds("query", 0))
+
+    early = sink.streamWriter(DOUBLES, overwrite=False)
+    before = written(early)
+    Log.open(log.url).evolve(**evolution.change)
+    with pytest.raises(InvalidInputError, match=r"value.x of .* was widened .* append again"):
+        early.commit([before], 0)
+    late = sink.streamWriter(DOUBLES, overwrite=False)
+    late.commit([written(late)], 0)
+    assert [row["value"]["x"] for b in log.read() for row in b.to_pylist()] == [0.5, 0.1]

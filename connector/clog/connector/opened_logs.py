@@ -63,7 +63,6 @@ def opened_if_typed(options: "ReadOptions", schema: "StructType") -> "Handle | N
         return options.location.log().handle
     table_of_read(None, schema, is_table=options.view == "table")
     return None
-    return handle
 
 
 def types_of(handle: "Handle | None") -> LogTypes | None:

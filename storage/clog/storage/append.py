@@ -118,7 +118,7 @@ def append(
             return _first_result(handle.store, duplicate)
     objects = put_records(handle, records, parts, offsets=given)
     try:
-        return append_objects(handle, objects, writer, made_for=records.schema)
+        return append_objects(handle, objects, writer, records.schema)
     except WiderFloatsError:
         discard(handle.store, objects)
     return append(handle, data, partition, producer, offsets)  # With the tip that refused them.
@@ -232,10 +232,11 @@ def append_objects(
     handle: Handle,
     objects: Sequence[DataObject],
     writer: Writer | None,
-    *,
-    made_for: pa.Schema | None = None,
+    made_for: pa.Schema | None,
 ) -> AppendResult:
-    """Commits objects, in this order; see `Log.append_objects`."""
+    """Commits objects, in this order, unless a column of floats is wider by now than those that the
+    records were ``made_for``, and perhaps rounded. If the disk is full, they are deleted.
+    """
     request = AppendRequest(
         *(handle.store.url, objects, writer, handle.writer_pages, handle.ids.uniform),
         made_for=made_for,

@@ -168,9 +168,7 @@ def _planned_again(
     following: Mapping[int, int],
     schema: StructType,
 ) -> LogPartition | None:
-    """Plans the rest of the pieces from the newest version, where the columns of ``schema`` must
-    still fit; None if the log is gone.
-    """
+    """Plans the rest of the pieces from the newest version, or raises; None if the log is gone."""
     from clog.storage.log import Log
 
     handle = Log.open(partition.location.store()).handle

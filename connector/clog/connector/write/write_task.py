@@ -301,11 +301,10 @@ class Answers:
 
     def append(self, log: "Log", writer: "Writer | None") -> "AppendResult":
         """Commits the objects, unless a column for which rows may be rounded is wider by now."""
-        from clog.storage.append import append_objects
         from clog.storage.types.columns import column_types
 
         made_for = column_types(self.written[0].schema).records
-        return append_objects(log.handle, self.objects, writer, made_for=made_for)
+        return log.append_objects(self.objects, writer, made_for)
 
     def log(self, location: Location) -> "Log":
         """Returns the log to commit to, which is created if needed, with all objects in it."""

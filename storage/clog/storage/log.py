@@ -291,7 +291,7 @@ class Log:
         writer: Writer | None = None,
         made_for: pa.Schema | None = None,
     ) -> AppendResult:
-        """Commits objects of tasks; exactly once with a ``writer``; for connectors, not users."""
+        """Commits tasks' objects, once with a ``writer``; for connectors, not for users."""
         return append.append_objects(self._handle, objects, writer, made_for)
 
     def read(

@@ -21,7 +21,7 @@ from clog.cli.options import (
     partition_count,
     record_count,
     schema_file,
-    storage_options,
+    waiting_for,
 )
 from clog.cli.output import counted, counting, note_left_out, print_note
 
@@ -78,12 +78,12 @@ def copy(
     own = configs(config)
     source = given.open(url, to_read=True)
     wanted = {**source.handle.tip.head.config, **own}
-    made = given.create(
+    made = _made_for(
+        source,
         target,
         partitions or source.partitions,
         {**wanted, **_WHILE_COPYING},
-        schema=source.schema,
-        storage=storage_options(target_options or given.options),
+        given._replace(options=target_options or given.options),
     )
     note_left_out(source)
     done = _copied(source, made, by_key=partitions is not None or "partitioner" in own)
@@ -92,6 +92,22 @@ def copy(
         {"url": source.url, "target": made.url, "records": done},
         f"copied {counted(done, 'record')} of {source.url} to {made.url}",
     )
+
+
+def _made_for(
+    source: "Log", url: str, partitions: int, config: Mapping[str, str], given: Given
+) -> "Log":
+    """Creates the log of a copy, with the names that the source has."""
+    from clog.storage.administration import new_log
+    from clog.storage.env import SystemClock, SystemIds
+    from clog.storage.store import store_at
+
+    ids, head = SystemIds(), source.handle.tip.head
+    with waiting_for(url, given.storage):
+        store = store_at(url, given.storage, single_writer=given.single_writer)
+        new = new_log(partitions, config, source.schema, ids=ids, copied=head)
+        new.create(store, clock=SystemClock(), ids=ids)
+    return given.open(url)
 
 
 def _copied(source: "Log", made: "Log", *, by_key: bool) -> int:

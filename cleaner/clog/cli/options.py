@@ -336,15 +336,13 @@ class Given(NamedTuple):
         *,
         schema: "pa.Schema | None" = None,
         features: Iterable[str] = (),
-        storage: Mapping[str, object] | None = None,
     ) -> "Log":
-        """Creates a log; ``storage`` replaces the storage options."""
+        """Creates a log."""
         from clog.storage import Log
 
-        options = self.storage if storage is None else storage
-        with waiting_for(url, options):
+        with waiting_for(url, self.storage):
             return Log.create(
-                *(url, partitions, config, options),
+                *(url, partitions, config, self.storage),
                 schema=schema,
                 features=features,
                 single_writer=self.single_writer,

@@ -47,6 +47,7 @@ from clog.storage.config.log_config import (
 from clog.storage.env import Clock, Ids, dataclass
 from clog.storage.errors import (
     AlreadyExistsError,
+    ClogError,
     InvalidInputError,
     NotFoundError,
     OffsetOutOfRangeError,
@@ -54,7 +55,15 @@ from clog.storage.errors import (
 )
 from clog.storage.format import documents
 from clog.storage.format.columns import new_jitter_ms
-from clog.storage.format.commits import Commit, Edit, EditRecord, edit_of, edit_to_json, first_head
+from clog.storage.format.commits import (
+    Commit,
+    Edit,
+    EditRecord,
+    Head,
+    edit_of,
+    edit_to_json,
+    first_head,
+)
 from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import (
     DEAD_ROWS,
@@ -219,10 +228,14 @@ def evolve(
 def _check_columns(tip: Commit, schema: LogSchema | None, config: LogConfig) -> None:
     """Raises if a log cannot get these columns, or should not, for their names."""
     names = config.table_key_columns
-    before = tip.head.log.schema, LogConfig.from_overrides(tip.head.config).table_key_columns
+    before = _names_of(tip.head)
     problem = key_columns_problem(schema, names) or names_problem(schema, names, before=before)
     if problem is not None:
         raise InvalidInputError(f"{problem}; nothing was changed")
+
+
+def _names_of(head: Head) -> tuple[LogSchema | None, tuple[str, ...]]:
+    return head.log.schema, LogConfig.from_overrides(head.config).table_key_columns
 
 
 def _check_views(handle: Handle, tip: Commit, schema: LogSchema | None, config: LogConfig) -> None:
@@ -554,8 +567,11 @@ def new_log(
     ids: Ids,
     key: str | Sequence[str] | None = None,
     like: object = None,
+    copied: Head | None = None,
 ) -> NewLog:
-    """Returns a log to be created; see `Log.create`."""
+    """Returns a log to be created; see `Log.create`. It may have the names that the log ``copied``
+    has.
+    """
     wanted = _addable(features)
     if typed_ones := [f.name for f in wanted if f.name in (TYPED_COLUMNS, TYPED_KEYS)]:
         raise InvalidInputError(
@@ -591,12 +607,26 @@ def new_log(
     _features_of(settings)
     _check_given(settings, is_given=GIVEN_OFFSETS in features)
     problem = key_columns_problem(typed, settings.table_key_columns)
-    problem = problem or names_problem(typed, settings.table_key_columns)
+    before = (None, ()) if copied is None else _names_of(copied)
+    problem = problem or names_problem(typed, settings.table_key_columns, before=before)
     if problem is not None:
         raise InvalidInputError(f"{problem}; nothing was created")
     for name in settings.published_formats:
         check_publishable(name, typed, settings, url="the log")
     return NewLog(ids.new_id(), partitions, overrides, typed, lists_of(wanted))
+
+
+def is_there(root: Store, refused: ClogError) -> bool:
+    """Returns whether there is a log where none was created, for this reason. Its names may be some
+    that no log gets any more, so what was refused does not concern it.
+    """
+    if isinstance(refused, AlreadyExistsError):
+        return True
+    try:
+        read_log_file(root)
+    except NotFoundError:
+        return False
+    return True
 
 
 def _exists(root: Store) -> AlreadyExistsError:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.storage import administration, append
-from clog.storage.administration import PARTITIONS_DEFAULT, FeatureState, new_log
+from clog.storage.administration import PARTITIONS_DEFAULT, FeatureState, is_there, new_log
 from clog.storage.append import AppendResult
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.proposals import Writer
@@ -130,11 +130,11 @@ class Log:
         """
         store = store_at(url, storage_options, single_writer=single_writer)
         clock, ids = clock or SystemClock(), ids or SystemIds()
-        new = new_log(partitions, config or {}, schema, features, ids=ids, key=key, like=like)
         try:
+            new = new_log(partitions, config or {}, schema, features, ids=ids, key=key, like=like)
             new.create(store, clock=clock, ids=ids)
-        except AlreadyExistsError:
-            if not exist_ok:
+        except (AlreadyExistsError, InvalidInputError) as e:
+            if not (exist_ok and is_there(store, e)):
                 raise
         reach = Reach.of(url, storage_options, single_writer=single_writer)
         return cls(Handle(store, clock=clock, ids=ids, reach=reach))

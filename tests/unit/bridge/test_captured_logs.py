@@ -79,10 +79,11 @@ class Disk:
         made.begin()
         return made
 
-    def table(self, name, oid=None, store=None):
+    def table(self, name, oid=None, store=None, more=()):
         columns = (
             Column("id", 1, INT8, -1, True, True),
             Column("big", 2, TEXT, -1, False, False),
+            *(Column(other, i, TEXT, -1, False, False) for i, other in enumerate(more, 3)),
         )
         table = SourceTable(
             *(oid or sum(name.encode()), "public", name, "key"),
@@ -281,6 +282,21 @@ def test_a_log_is_bound_to_its_table(disk):
     put(disk.table("a", oid=7), [(1, "x")], 10)
     with pytest.raises(SourceReplacedError, match="created again"):
         disk.table("a", oid=8)
+
+
+def test_columns_that_differ_in_case_alone_are_left_out_by_the_user(disk):
+    """S61: a database may have them, a log has not: neither a new one nor one of a table that gets
+    such a column, or whose column is renamed so. The error says which two, and how to leave one
+    out.
+    """
+    said = r"'big' and 'Big'.*--mask public\.\w+\.COLUMN=drop"
+    with pytest.raises(InvalidInputError, match=f"cannot become a log: .*{said}"):
+        disk.table("both", more=["Big"])
+    put(disk.table("one"), [(1, "a")], 10)
+    for more in (["Big"], ["other", "Big"]):
+        with pytest.raises(InvalidInputError, match=f"cannot follow: .*{said}"):
+            disk.table("one", more=more).evolve()
+    assert rows_of(disk.table("one")) == {1: "a"}
 
 
 def test_a_log_in_which_another_record_wins_is_refused(disk):

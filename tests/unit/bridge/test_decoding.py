@@ -163,7 +163,7 @@ FIELD = {
 
 
 def row_schema(*names, field=None):
-    fields = [{**FIELD[name], "field": name} for name in names]
+    fields = [{**FIELD[name.lower()], "field": name} for name in names]
     made = {"type": "struct", "fields": fields, "optional": True, "name": "db.people.Value"}
     return {**made, "field": field} if field else made
 
@@ -250,6 +250,22 @@ def test_a_whole_change_is_kept_if_that_is_wanted(log):
     assert rows[0]["after"] == {"id": 1, "name": "a"}
     assert rows[0]["source"] == {"db": "d"}
     assert rows[1] is None
+
+
+def test_a_schema_with_names_that_differ_in_case_alone_is_refused(log):
+    """S61: whether the topic begins with it, or comes to it; the log is as before."""
+    both, one = envelope("id", "name", "NAME"), envelope("id", "name")
+    decoder = Decoder(Decoding(values="debezium-json"), "t")
+    later = change("c", {"id": 2, "name": "b", "NAME": "B"}, schema=both)
+    schema = decoder.schema(lambda: {"key": key(1), "value": later})
+    with pytest.raises(InvalidInputError, match="'name' and 'NAME'"):
+        log(schema)
+    decoder = Decoder(Decoding(values="debezium-json"), "t")
+    first = change("c", {"id": 1, "name": "a"}, schema=one)
+    made = log(decoder.schema(lambda: {"key": key(1), "value": first}))
+    with pytest.raises(SourceUndecodableError, match=r"cannot evolve: .*'name' and 'NAME'"):
+        decoder.decoded(records([first, later], [key(1), key(2)]), made)
+    assert made.version == 0
 
 
 REFUSED = {

@@ -9,7 +9,7 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.cli import copy
 from clog.jobs import convert
-from clog.storage import Log, ManualClock
+from clog.storage import Log, ManualClock, administration, store
 
 DAY_MS = 86_400_000
 KEPT = ("partition", "timestamp", "key", "value", "headers")
@@ -144,22 +144,35 @@ def test_late_records_that_are_dropped_stay_behind(cli, tmp_path, typed):
 
 def test_source_and_target_have_options_of_their_own(cli, url, log, tmp_path, monkeypatch):
     """``--target-option`` is for the target only; without it both use those of the source."""
-    given = {}
+    given = []
 
-    def told(kind):
-        call = getattr(Log, kind)
-
+    def told(call):
         def calling(*args, **named):
-            bound = inspect.signature(call).bind(*args, **named)
-            given[kind] = bound.arguments["storage_options"]
+            bound = inspect.signature(call).bind(*args, **named).arguments
+            given.append((str(bound["url"]), bound["storage_options"]))
             return call(*args, **named)
 
         return calling
 
-    for kind in ("open", "create"):
-        monkeypatch.setattr(Log, kind, told(kind))
+    monkeypatch.setattr(Log, "open", told(Log.open))
+    monkeypatch.setattr(store, "store_at", told(store.store_at))
     own = ["--storage-option", "auto_mkdir=true"]
-    cli("copy", url, tmp_path / "one", *own, "--target-option", "auto_mkdir=false")
-    assert given == {"open": {"auto_mkdir": True}, "create": {"auto_mkdir": False}}
-    cli("copy", url, tmp_path / "two", *own)
-    assert given == {"open": {"auto_mkdir": True}, "create": {"auto_mkdir": True}}
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    cli("copy", url, one, *own, "--target-option", "auto_mkdir=false")
+    mine, other = {"auto_mkdir": True}, {"auto_mkdir": False}
+    assert given == [(url, mine), (one, other), (one, other)]
+    given.clear()
+    cli("copy", url, two, *own)
+    assert given == [(url, mine), (two, mine), (two, mine)]
+
+
+def test_a_copy_has_the_names_of_its_source(cli, url, tmp_path, monkeypatch):
+    """S61: also those that differ in case alone, in a log that an earlier release made."""
+    target = str(tmp_path / "copy")
+    row = {"id": "a", "v": 1, "V": 2}
+    with monkeypatch.context() as patch:
+        patch.setattr(administration, "names_problem", lambda *_, **__: None)
+        log = Log.create(url, key="id", like=[row])
+    log.append([row])
+    cli("copy", url, target)
+    assert Log.open(target).table().to_pylist() == [row]

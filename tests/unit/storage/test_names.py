@@ -122,7 +122,7 @@ def test_duckdb_is_not_given_names_that_it_takes_for_one(older):
 
 
 @pytest.mark.parametrize("name", ["delta", "iceberg"])
-def test_a_log_of_an_earlier_release_goes_on(older, name):
+def test_a_log_of_an_earlier_release_goes_on(older, store, name):
     """What it has is no reason to refuse another change; it just cannot be published."""
     older.evolve(add={"value.w": NUMBER})
     older.alter({"retention.ms": 5})
@@ -130,9 +130,17 @@ def test_a_log_of_an_earlier_release_goes_on(older, name):
         older.evolve(add={"value.W": NUMBER})
     with pytest.raises(InvalidInputError, match=f"'v' and 'V'.*cannot be published as {name}"):
         older.publish(name)
+    again = Log.create(store, key="id", like=older.table(), exist_ok=True)
+    assert (again.id, again.version) == (older.id, older.version)
     older.alter({"table.key.columns": None})
     with pytest.raises(InvalidInputError, match="'V', and the value also has a field 'v'"):
         older.alter({"table.key.columns": "V"})
+
+
+def test_exist_ok_does_not_hide_why_a_log_is_not_created(store):
+    """Names are refused where there is no log yet."""
+    with pytest.raises(InvalidInputError, match="'v' and 'V'"):
+        Log.create(store, schema=typed(struct("v", "V")), exist_ok=True)
 
 
 def test_a_key_column_has_no_dot(monkeypatch, store, tmp_path):

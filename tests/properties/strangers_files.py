@@ -313,7 +313,8 @@ def asked(app, path, query, headers=((b"host", b"localhost"),)):
 
 def page():
     """A browser's requests for logs with odd records, masked and not."""
-    from clog.cli.page import ShownLogs, application
+    from clog.cli.page import ShownLogs
+    from clog.cli.serving import application
 
     deep = b'{"mail":' * 950 + b"1" + b"}" * 950
     texts = [b'{"mail": "a@b", "n": 1}', b"\xff", None, deep, b"[" * 99_999, b"9" * 5000, b""]

@@ -20,6 +20,10 @@ whose passes wait because others are more urgent gets everything but R3 done eve
 ``log.retention.check.interval.ms``, at least `_BETWEEN_MS_MIN` apart; a log with a running pass
 gets R1, R2, and the deletions of R4. With several threads all this happens beside the passes.
 
+All this is work of one thread, which waits for one store at a time: a cleaner whose logs are on
+several stores waits for the slowest. Cleaners *beside* each other, one for each store, share what
+they may use and what they tell, and wait for none of the others' stores (`daemon.by_store`).
+
 The share of one log is in `log_round`. A pass that fails leaves the log as it was; its partition is
 uncleanable, with the reason, and is retried with back-off, while the others continue (S28). A log
 whose round or store fails waits alone.
@@ -39,7 +43,16 @@ from clog.cleaner.log_round import CleanerSettings, LogRound
 from clog.cleaner.monitor import Monitor
 from clog.cleaner.passes.run_pass import PassProgress
 from clog.cleaner.selection import Candidate, Passes, PassResult
-from clog.cleaner.threads import MORE_MEMORY, NAP_MS, CleanerThreads, StoppedError, Throttle, nap
+from clog.cleaner.threads import (
+    MORE_MEMORY,
+    NAP_MS,
+    CleanerThreads,
+    Pace,
+    StoppedError,
+    Throttle,
+    Turns,
+    nap,
+)
 from clog.storage import Log
 from clog.storage.env import Clock, SystemClock, dataclass, enough_memory
 from clog.storage.errors import InvalidInputError, NotFoundError
@@ -85,6 +98,16 @@ class _OpenRound:
 
 
 @dataclass(frozen=True, slots=True)
+class Means:
+    """What cleaners beside each other share: threads, limit, memory, and what watches them."""
+
+    turns: Turns | None = None
+    pace: Pace | None = None
+    room: Room | None = None
+    monitor: Monitor | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Work:
     """A pass of a round, the ``number``-th to begin."""
 
@@ -121,12 +144,15 @@ class Cleaner:
         settings: the settings for all logs.
         on_pass: called after each pass, from the thread that did it.
         on_maintained: called when segments were sealed, or removed by retention.
-        find: called by `run` before each round; returns the logs that are new or gone since the
+        find: called before each round; returns the logs that are new or gone since the
             last call. With it, the cleaner may start without a log.
+        beside: another cleaner, for logs on another store, which runs in a thread of its own; the
+            two share their ``means``.
 
     Attributes:
         backoff_ms: as given.
         monitor: current and past work, for metrics and health.
+        means: what it shares with cleaners beside it.
 
     Raises:
         InvalidInputError: a thread's share of the buffer cannot hold one key; no log or no thread
@@ -147,6 +173,7 @@ class Cleaner:
         on_pass: Callable[[Log, PassResult], None] | None = None,
         on_maintained: Callable[[Log, MaintenanceResult], None] | None = None,
         find: Callable[[], FoundLogs] | None = None,
+        beside: "Cleaner | None" = None,
     ) -> None:
         if type(threads) is not int or threads < 1:
             raise InvalidInputError(f"threads={threads!r} is out of range; allowed: 1 or more")
@@ -163,10 +190,15 @@ class Cleaner:
         self._is_stopping = False
         self._given_clock = clock
         self._clock = clock or (given[0].handle.clock if given else SystemClock())
-        self._threads = CleanerThreads(threads, dedupe_buffer_bytes // threads)
+        shared = Means() if beside is None else beside.means
+        self._threads = CleanerThreads(threads, dedupe_buffer_bytes // threads, shared.turns)
         self._threads.check_share()
-        self._throttle = Throttle(io_bytes_per_second, self._clock, self._stops)
-        self._room = self._gathering_room()
+        self._throttle = Throttle(io_bytes_per_second, self._clock, self._stops, pace=shared.pace)
+        self._room = shared.room or self._gathering_room()
+        self.monitor = shared.monitor or Monitor(self._clock)
+        self.means: Means = Means(
+            self._threads.turns, self._throttle.pace, self._room, self.monitor
+        )
         self.backoff_ms = backoff_ms
         self._settings = settings or CleanerSettings()
         self._on_pass = on_pass
@@ -176,9 +208,9 @@ class Cleaner:
         self._open: dict[LogRound, _OpenRound] = {}
         self._passes_begun = 0
         self._running: dict[Future[bool], _OpenRound] = {}
-        self.monitor = Monitor(self._clock)
-        if find is None:
-            self.monitor.found(unopened={}, unlisted={})
+        self._steps: dict[object, int] = {}
+        if find is not None:
+            self.monitor.looks(id(self))
         for log in given:
             self._add(log)
 
@@ -186,6 +218,27 @@ class Cleaner:
     def moved_ms(self) -> int:
         """When it last moved a byte or began or ended a round, by its clock's monotonic time."""
         return max(self._throttle.moved_ms, self.monitor.round_ms)
+
+    @property
+    def silent_ms(self) -> int:
+        """How long nothing has come for what it waits for; 0 if it waits for no store."""
+        if not (began_ms := list(self._steps.values())):
+            return 0
+        return self._clock.monotonic_ms() - max(*began_ms, self._throttle.moved_ms)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Notes that the block may wait for the store."""
+        step = object()
+        self._steps[step] = self._clock.monotonic_ms()
+        try:
+            yield
+        finally:
+            self._steps.pop(step, None)
+
+    def lend(self, *, is_lent: bool) -> None:
+        """Lets the cleaners beside this one use its threads (``is_lent``), or no longer."""
+        self._threads.lend(is_lent=is_lent)
 
     def run_once(self, force: bool = False) -> list[PassResult]:  # noqa: FBT001, FBT002 - public
         """Does one round over all logs: maintenance that is due, then one pass over every eligible
@@ -207,6 +260,7 @@ class Cleaner:
                 else is done.
         """
         with self._workers() as pool:
+            self._look_around()
             for log_round in self._log_rounds:
                 self._begin(log_round, force=force)
             while any(mine.has_more or mine.running for mine in self._open.values()):
@@ -250,13 +304,14 @@ class Cleaner:
 
     def _look_around(self) -> None:
         """Adds logs that were found and drops those that are gone."""
-        found = self._find() if self._find else FoundLogs()
+        with self.asking():
+            found = self._find() if self._find else FoundLogs()
         self._log_rounds = [r for r in self._log_rounds if r.log.url not in found.gone]
         for url in found.gone:
             self.monitor.forget(url)
         for log in found.logs:
             self._add(log)
-        self.monitor.found(unopened=found.unopened, unlisted=found.unlisted)
+        self.monitor.found(unopened=found.unopened, unlisted=found.unlisted, by=id(self))
 
     def _end_some(self) -> None:
         for mine in self._end():
@@ -339,18 +394,33 @@ class Cleaner:
         self._passes_begun += 1
         return _Work(mine, chosen, self._passes_begun)
 
+    def _next(self) -> _Work | None:
+        """Returns the next pass, if there is one whose turn it is."""
+        if not (self._open and self._threads.takes_turn()):
+            return None
+        work = None
+        try:
+            work = self._most_urgent()
+        finally:
+            if work is None:
+                self._threads.ends_turn()
+        return work
+
+    def _pass_in_turn(self, work: _Work) -> bool:
+        try:
+            return self._attempt(work.round, partial(self._pass, work))
+        finally:
+            self._threads.ends_turn()
+
     def _work(self, pool: Executor | None) -> None:
         """Does R3 for a while: one pass, or with threads until one ends or `backoff_ms` pass."""
         if pool is None:
-            if (work := self._most_urgent()) is not None:
-                self._attempt(work.round, partial(self._pass, work))
+            if (work := self._next()) is not None:
+                self._pass_in_turn(work)
                 work.round.running -= 1
             return
-        while (
-            len(self._running) < self._threads.count and (work := self._most_urgent()) is not None
-        ):
-            future = pool.submit(self._attempt, work.round, partial(self._pass, work))
-            self._running[future] = work.round
+        while len(self._running) < self._threads.count and (work := self._next()) is not None:
+            self._running[pool.submit(self._pass_in_turn, work)] = work.round
         patience_ms = max(self.backoff_ms, NAP_MS)
         while self._running and patience_ms > 0:
             done, _ = wait(self._running, NAP_MS / 1000, FIRST_COMPLETED)
@@ -377,7 +447,10 @@ class Cleaner:
         """Does a step of a log's round; returns False if it fails: the others continue (S28)."""
         try:
             if not self._is_stopping:
-                with enough_memory(f"the cleaning of {mine.log_round.log.url}", MORE_MEMORY):
+                with (
+                    enough_memory(f"the cleaning of {mine.log_round.log.url}", MORE_MEMORY),
+                    self.asking(),
+                ):
                     step()
         except StoppedError:
             pass

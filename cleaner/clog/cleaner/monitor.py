@@ -84,7 +84,8 @@ class Monitor(Shared):
         super().__init__()
         self._logs: dict[str, LogState] = {}
         self._activities: list[Activity] = []
-        self._unlisted: dict[str, str] | None = None
+        self._unopened: dict[object, set[str]] = {}
+        self._unlisted: dict[object, dict[str, str] | None] = {}
         self._round_ms = clock.monotonic_ms()
 
     @property
@@ -97,10 +98,20 @@ class Monitor(Shared):
         with self._lock:
             return {url: _apart(state) for url, state in self._logs.items()}
 
-    def unlisted(self) -> dict[str, str] | None:
-        """Returns folders that cannot be searched for logs, and why; None before the first look."""
+    def unlisted(self) -> dict[str, str]:
+        """Returns folders that cannot be searched for logs, and why."""
         with self._lock:
-            return self._unlisted
+            return {url: why for one in self._unlisted.values() for url, why in (one or {}).items()}
+
+    def has_looked(self) -> bool:
+        """Returns whether each cleaner has looked for its logs."""
+        with self._lock:
+            return all(one is not None for one in self._unlisted.values())
+
+    def looks(self, by: object) -> None:
+        """Notes that a cleaner, ``by``, is going to look for logs."""
+        with self._lock:
+            self._unlisted[by] = None
 
     def activities(self) -> list[Activity]:
         """Returns the passes under way."""
@@ -111,13 +122,18 @@ class Monitor(Shared):
         """Notes that a round begins, over any number of logs."""
         self._round_ms = self.clock.monotonic_ms()
 
-    def found(self, *, unopened: Mapping[str, str], unlisted: Mapping[str, str]) -> None:
-        """Notes which logs cannot be opened now and which folders cannot be listed, and why."""
+    def found(
+        self, *, unopened: Mapping[str, str], unlisted: Mapping[str, str], by: object = None
+    ) -> None:
+        """Notes which logs cannot be opened now and which folders cannot be listed, and why, in
+        place of what the same cleaner, ``by``, found before.
+        """
         with self._lock:
-            self._unlisted = dict(unlisted)
-            for url in [u for u, state in self._logs.items() if not state.opened]:
-                if url not in unopened:
+            self._unlisted[by] = dict(unlisted)
+            for url in self._unopened.get(by, set()) - set(unopened):
+                if not self._logs.get(url, LogState()).opened:
                     del self._logs[url]
+            self._unopened[by] = set(unopened)
             for url, reason in unopened.items():
                 # An opened log keeps its state: it is also known by another spelling.
                 if not self._logs.get(url, _UNOPENED).opened:

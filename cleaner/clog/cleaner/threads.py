@@ -10,6 +10,11 @@ group. It takes the results in order, so what is committed, and when, is the sam
 - A thread that would wait for another one does the next piece of work in the meantime.
 - With one thread no work is begun ahead: each call is made when its result is asked for.
 
+Cleaners beside each other, one for each store (`daemon.by_store`), share the threads, the memory of
+work ahead and the limit. A pass begins in its turn (`Turns`); a turn whose store is silent is lent,
+so that it keeps none from another store. Such a pass goes on when its store answers, and until it
+ends there is one more of them, with its map.
+
 `MeteredStore` counts the bytes of a pass, slows it down to the operator's limit (S29), and ends it
 when the cleaner is to stop: between two requests, so within seconds. The same holds for a sweep,
 which may have very many objects to list and to delete. The group under way is lost by that; its
@@ -85,22 +90,88 @@ def map_slots(memory_bytes: int, load_factor: float = 0.9, *, slot_bytes: int = 
     return slots
 
 
+class Turns:
+    """What cleaners beside each other share: ``count`` threads, and the bytes of work ahead.
+
+    Attributes:
+        sharers: how many they are.
+        bytes_left: of work ahead; changed within ``lock``.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.sharers = 0
+        self.bytes_left = (count - 1) * AHEAD_BYTES
+        self.lock = threading.Lock()
+        self._freed = threading.Condition(self.lock)
+        self._count = count
+        self._taken: Counter[CleanerThreads] = Counter()
+        self._lent: set[CleanerThreads] = set()
+        self._passes_waiting = 0
+
+    def take(self, whose: "CleanerThreads", wait_s: float) -> bool:
+        """Takes a turn for a pass, if one is free within that time."""
+        with self.lock:
+            self._passes_waiting += 1
+            is_free = self._freed.wait_for(self._is_free, wait_s)
+            self._passes_waiting -= 1
+            self._taken[whose] += is_free
+            return is_free
+
+    def take_ahead(self, whose: "CleanerThreads") -> bool:
+        """Takes a turn for work ahead, if one is free that no pass waits for."""
+        with self.lock:
+            is_free = not self._passes_waiting and self._is_free()
+            self._taken[whose] += is_free
+            return is_free
+
+    def give(self, whose: "CleanerThreads") -> None:
+        """Gives a turn back."""
+        with self.lock:
+            self._taken[whose] -= 1
+            self._freed.notify_all()
+
+    def lend(self, whose: "CleanerThreads", *, is_lent: bool) -> None:
+        """Lends all turns of one to the others, or ends that."""
+        with self.lock:
+            (self._lent.add if is_lent else self._lent.discard)(whose)
+            self._freed.notify_all()
+
+    def _is_free(self) -> bool:
+        counted = sum(n for whose, n in self._taken.items() if whose not in self._lent)
+        return counted < self._count
+
+
 class CleanerThreads:
     """A number of threads, and the memory of their maps.
 
     Args:
         count: the number of threads.
         map_bytes: the memory of the map of one pass.
+        turns: those of the cleaners beside this one.
     """
 
-    def __init__(self, count: int, map_bytes: int) -> None:
+    def __init__(self, count: int, map_bytes: int, turns: Turns | None = None) -> None:
         self.count = count
         self.map_bytes = map_bytes
         self._lock = threading.Lock()
         self._freed = threading.Condition(self._lock)
         self._free = count
         self._passes_waiting = 0
-        self._bytes_left = (count - 1) * AHEAD_BYTES
+        self.turns = turns or Turns(count)
+        self.turns.sharers += 1
+
+    def takes_turn(self) -> bool:
+        """Takes the turn for a pass, unless cleaners beside this one have all, also soon."""
+        return self.turns.sharers == 1 or self.turns.take(self, NAP_MS / 1000)
+
+    def ends_turn(self) -> None:
+        """Gives the turn back."""
+        if self.turns.sharers > 1:
+            self.turns.give(self)
+
+    def lend(self, *, is_lent: bool) -> None:
+        """Lets cleaners beside this one have its turns while its store is silent."""
+        self.turns.lend(self, is_lent=is_lent)
 
     def check_share(self) -> None:
         """Raises InvalidInputError if a thread's share of memory holds no key (S18), and
@@ -167,7 +238,10 @@ class CleanerThreads:
         """Begins a call in a free thread; None: none is free, it is too small, or enough began."""
         with self._lock:
             can = self._free > 0 and not self._passes_waiting and size_bytes >= WORTH_BYTES
-            if not can or not self._took(size_bytes):
+            if not can or not self.took(size_bytes):
+                return None
+            if not (self.turns.sharers == 1 or self.turns.take_ahead(self)):
+                self.gave(size_bytes)
                 return None
             self._free -= 1
 
@@ -176,29 +250,28 @@ class CleanerThreads:
                 return call()
             finally:
                 self._end()
+                self.ends_turn()
 
         try:
             return begin_in_thread(run)
         except RuntimeError:  # The system gives no more threads.
             self.gave(size_bytes)
             self._end()
+            self.ends_turn()
             return None
 
     def took(self, size_bytes: int) -> bool:
         """Takes room for work ahead if there is that much; returns whether it did."""
-        with self._lock:
-            return self._took(size_bytes)
+        with self.turns.lock:
+            if size_bytes > self.turns.bytes_left:
+                return False
+            self.turns.bytes_left -= size_bytes
+            return True
 
     def gave(self, size_bytes: int) -> None:
         """Gives the room back."""
-        with self._lock:
-            self._bytes_left += size_bytes
-
-    def _took(self, size_bytes: int) -> bool:
-        if size_bytes > self._bytes_left:
-            return False
-        self._bytes_left -= size_bytes
-        return True
+        with self.turns.lock:
+            self.turns.bytes_left += size_bytes
 
     def _end(self) -> None:
         with self._lock:
@@ -291,6 +364,9 @@ class Throttle:
     A caller that is ahead of the rate sleeps until it is not; unused time is not saved up for
     longer than a second.
 
+    Args:
+        pace: that of the throttles with which this one has the rate together.
+
     Attributes:
         stopping: whether the cleaner is to stop.
         moved_ms: when a request was last accounted for, by the clock's monotonic time.
@@ -301,13 +377,14 @@ class Throttle:
         bytes_per_second: float | None,
         clock: Clock,
         stopping: Callable[[], bool] = lambda: False,
+        *,
+        pace: "Pace | None" = None,
     ) -> None:
         self.stopping = stopping
         self.moved_ms = clock.monotonic_ms()
         self._rate = bytes_per_second
         self._clock = clock
-        self._free_at_ms = float(clock.monotonic_ms())
-        self._lock = threading.Lock()
+        self.pace = pace or Pace(self.moved_ms)
 
     def take(self, size_bytes: int) -> None:
         """Accounts for that many bytes; sleeps if they came too early."""
@@ -318,12 +395,25 @@ class Throttle:
             raise StoppedError
 
     def _wait(self, size_bytes: int, rate: float) -> None:
-        with self._lock:
+        with self.pace.lock:
             now_ms = self._clock.monotonic_ms()
-            free_at_ms = max(self._free_at_ms, now_ms - 1000) + size_bytes * 1000 / rate
-            self._free_at_ms = free_at_ms
+            free_at_ms = max(self.pace.free_at_ms, now_ms - 1000) + size_bytes * 1000 / rate
+            self.pace.free_at_ms = free_at_ms
         # At a rate near 0 it never becomes free.
-        nap(self._clock, int(min(free_at_ms - now_ms, _LONGEST_NAP_MS)), self.stopping)
+        nap(self._clock, int(min(free_at_ms - now_ms, _LONGEST_NAP_MS)), self._is_napping)
+
+    def _is_napping(self) -> bool:
+        """Notes that a nap is no silence; returns whether it must end."""
+        self.moved_ms = self._clock.monotonic_ms()
+        return self.stopping()
+
+
+class Pace:
+    """When the next byte may be moved, for all throttles of one rate."""
+
+    def __init__(self, free_at_ms: float) -> None:
+        self.lock = threading.Lock()
+        self.free_at_ms = free_at_ms
 
 
 class MeteredStore(WrappingStore):

@@ -3,8 +3,10 @@
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -52,12 +54,16 @@ from clog.storage.env import from_extra
 if TYPE_CHECKING:
     from clog.cleaner import Cleaner, MaintenanceResult, PassResult
     from clog.cleaner.daemon.broker_config import BrokerConfig, Finder
+    from clog.cleaner.daemon.by_store import ByStore
     from clog.cleaner.daemon.metrics import MonitorServer
     from clog.cleaner.log_round import PlannedRound
     from clog.storage import Log
 
 _ENVIRONMENT = "CLOG_CLEANER_CONFIG"
 _THREADS = "log.cleaner.threads"
+LEAVE_S = 10.0
+"""After a signal to stop, a process ends within this time."""
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WATCH_READERS_MS = 60_000
 """The interval at which a log's named readers are listed, if metrics are served."""
 
@@ -117,31 +123,30 @@ def cleaner(
     clog cleaner ./orders --dry-run
     """
     check_logs_named(urls, discover)
-    if live and log_format == "json":
-        raise click.BadParameter("--live draws, which --log-format json must not; leave one out")
-    _log_to_stderr(log_format)
+    _log_to_stderr(log_format, live=live)
     settings = _settings(config, threads)
     if listen is not None and (once or dry_run):
         print_note("--listen has no effect with --once; leave it out")
     named = (urls or (), discover or (), given.storage)
-    finder = _finder(named, single_writer=given.single_writer)
+    finders = _finders(named, single_writer=given.single_writer)
     teller = _Teller(json=given.json or log_format == "json", live=live)
-    logs = _first(finder, named, patient=False) if once or dry_run else []
+    logs: list[Log] = []
+    first = partial(_first, finders, logs, given.storage)
     if dry_run:
+        for store in finders:
+            first(store, patient=False)
         return _dry_run(logs, settings, teller)
     make = _in_tasks(config, threads) if spark else None
-    daemon = _daemon(make, logs, settings, finder, teller, watched=bool(listen) and not once)
-    if once:
-        return _run_once(daemon, teller, logs, finder)
-    with ExitStack() as open_things:
+    daemon = _daemon(make, settings, finders, teller, watched=bool(listen) and not once)
+    with _left_in_time(daemon.silences), ExitStack() as open_things:
+        if once:
+            daemon.run_once(lambda store: first(store, patient=False))
+            return _outcome(teller, logs, finders)
         if listen is not None:  # First: monitoring must not wait for stores.
-            open_things.callback(_server(listen, daemon, finder, named).close)
-        logs = _first(finder, named, patient=True, looked=daemon.monitor.looked)
-        print_note(f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops within seconds")
+            open_things.callback(_server(listen, daemon, finders, named).close)
         if live:
             open_things.enter_context(drawn(lambda: view(daemon.monitor)))
-        _stop_by_signals(daemon)
-        daemon.run()
+        daemon.run(partial(first, patient=True, daemon=daemon), partial(_stop_by_signals, daemon))
     return None
 
 
@@ -149,51 +154,106 @@ _Named = tuple[Sequence[str], Sequence[str], Mapping[str, object]]
 """Logs, folders of logs, and the storage options of both."""
 
 
-def _finder(named: _Named, *, single_writer: bool) -> "Finder":
+def _finders(named: _Named, *, single_writer: bool) -> "dict[str, Finder]":
+    """Returns what finds the logs of each store that is named."""
     from clog.cleaner.daemon.broker_config import Finder
     from clog.storage.env import SystemClock, SystemIds
+    from clog.storage.store.opening import store_of
 
-    return Finder(*named, clock=SystemClock(), ids=SystemIds(), single_writer=single_writer)
+    urls, prefixes, options = named
+    of = {place: store_of(place) for place in (*urls, *prefixes)}
+    own: dict[str, Any] = {"clock": SystemClock(), "ids": SystemIds(), "stores": {}}
+    return {
+        store: Finder(
+            [url for url in urls if of[url] == store],
+            [prefix for prefix in prefixes if of[prefix] == store],
+            options,
+            **own,
+            single_writer=single_writer,
+        )
+        for store in dict.fromkeys(of.values())
+    }
 
 
 def _first(
-    finder: "Finder",
-    named: _Named,
+    finders: "Mapping[str, Finder]",
+    logs: "list[Log]",
+    options: "Mapping[str, object]",
+    store: str,
     *,
     patient: bool,
-    looked: "Callable[[], None]" = lambda: None,
-) -> "list[Log]":
-    """Returns the existing logs; calls ``looked`` before it opens each."""
-    from clog.storage.store.opening import redact
-
-    _, prefixes, options = named
+    daemon: "ByStore | None" = None,
+) -> None:
+    """Adds the existing logs of a store; says what a ``daemon`` is going to clean."""
 
     @contextmanager
     def asking(url: str) -> "Iterator[None]":
-        looked()
-        with waiting_for(url, options):
+        with ExitStack() as around:
+            if daemon is not None:
+                daemon.monitor.looked()
+                around.enter_context(daemon.asking(store))
+            around.enter_context(waiting_for(url, options))
             yield
 
-    logs = finder.first(patient=patient, asking=asking)
-    if not logs:
-        print_note(f"found no log below {', '.join(map(redact, prefixes))} yet")
-    return logs
+    found = finders[store].first(patient=patient, asking=asking)
+    logs += found
+    of = f" of {store}" if len(finders) > 1 else ""
+    if not found:
+        print_note(f"found no log{of} below {', '.join(finders[store].prefixes)} yet")
+    if daemon is not None:
+        print_note(f"cleaning {counted(len(found), 'log')}{of}; Ctrl-C stops within seconds")
 
 
-def _run_once(
-    daemon: "Cleaner", teller: "_Teller", logs: "Sequence[Log]", finder: "Finder"
+def _outcome(
+    teller: "_Teller", logs: "Sequence[Log]", finders: "Mapping[str, Finder]"
 ) -> Code | None:
-    """Runs one round; fails, and says why, if a partition is uncleanable or a log was left out."""
-    daemon.run_once()
+    """Says what a round left undone: fails if a partition is uncleanable or a log was left out."""
     teller.nothing_due(logs)
     found = {log.url: sorted(log.handle.manifest().uncleanable) for log in logs}
     for url, partitions in found.items():
         if partitions:
             warn_uncleanable(url, partitions)
-    left_out = [*finder.unopened, *finder.unlisted]
+    left_out = [url for one in finders.values() for url in (*one.unopened, *one.unlisted)]
     if left_out:
         print_error(f"skipped, for the reasons above: {', '.join(left_out)}")
     return Code.FAILED if left_out or any(found.values()) else None
+
+
+@contextmanager
+def _left_in_time(silences: "Callable[[], Mapping[str, int]]") -> "Iterator[None]":
+    """Ends the process `LEAVE_S` after SIGINT, SIGTERM or SIGHUP if it has not ended by then: it
+    may be waiting for a store or a client. What it was doing is as after a crash: nothing is lost.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard, signalled = os.pipe()
+    os.set_blocking(signalled, False)
+    before = signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
+    left = threading.Event()
+
+    def watch() -> None:
+        while (came := os.read(heard, 1)) and came[0] not in _STOPPING:
+            pass
+        if came and not left.wait(LEAVE_S):
+            silent = ", ".join(silences())
+            print_note(f"ended without waiting for {silent or 'what was under way'}")
+            os._exit(0)
+        os.close(heard)
+        if not came:
+            return
+        threading.main_thread().join(LEAVE_S)
+        if not threading.main_thread().is_alive():  # It waits for other threads, at its very end.
+            threading.Event().wait(LEAVE_S)
+            os._exit(128 + came[0])
+
+    threading.Thread(target=copy_context().run, args=(watch,), daemon=True).start()
+    try:
+        yield
+    finally:
+        left.set()
+        signal.set_wakeup_fd(before)
+        os.close(signalled)
 
 
 class _Teller:
@@ -255,23 +315,23 @@ def _in_tasks(config: list[str] | None, threads: int | None) -> "Callable[..., C
 
 def _daemon(
     make: "Callable[..., Cleaner] | None",
-    logs: "Iterable[Log]",
     settings: "BrokerConfig",
-    finder: "Finder",
+    finders: "Mapping[str, Finder]",
     teller: "_Teller",
     *,
     watched: bool,
-) -> "Cleaner":
-    """Returns the cleaner that ``make`` makes; if that is None, one that works in this process."""
+) -> "ByStore":
+    """Returns the cleaners that ``make`` makes; if that is None, ones that work in this process."""
     from clog.cleaner import Cleaner, CleanerSettings
+    from clog.cleaner.daemon.by_store import ByStore
     from clog.cleaner.passes.offset_map import save_memory
 
     save_memory()
-    return (make or partial(Cleaner, threads=settings.threads))(
-        logs,
+    of_one = partial(
+        make or partial(Cleaner, threads=settings.threads),
+        (),
         dedupe_buffer_bytes=settings.dedupe_buffer_bytes,
         io_bytes_per_second=settings.io_bytes_per_second,
-        clock=finder.clock,
         backoff_ms=settings.backoff_ms,
         settings=CleanerSettings(
             defaults=settings.defaults,
@@ -282,22 +342,30 @@ def _daemon(
         ),
         on_pass=teller.passed,
         on_maintained=teller.maintained,
-        find=finder,
     )
+    cleaners: dict[str, Cleaner] = {}
+    for store, finder in finders.items():
+        beside = next(iter(cleaners.values()), None)
+        cleaners[store] = of_one(clock=finder.clock, find=finder, beside=beside)
+    return ByStore(cleaners)
 
 
-def _stop_by_signals(daemon: "Cleaner") -> None:
+def _stop_by_signals(daemon: "ByStore") -> None:
     """Makes SIGINT, SIGTERM and SIGHUP stop the cleaner; not SIGHUP under ``nohup``."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _STOPPING:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda *_: daemon.stop())
 
 
-def _server(address: str, daemon: "Cleaner", finder: "Finder", named: _Named) -> "MonitorServer":
+def _server(
+    address: str, daemon: "ByStore", finders: "Mapping[str, Finder]", named: _Named
+) -> "MonitorServer":
     """Serves metrics, and the page with the logs that are given or found."""
     with from_extra("metrics", "--listen", "prometheus_client", "starlette", "uvicorn"):
         from clog.cleaner.daemon.metrics import MonitorServer, ailments, neglects, notices, registry
-        from clog.cli.page import ShownCleaner, ShownLogs, application
+        from clog.cli.page import ShownCleaner, ShownLogs
+        from clog.cli.serving import application
+    finder = next(iter(finders.values()))
     shown = ShownLogs(*named, clock=finder.clock)
     page = application(shown, ShownCleaner(daemon.monitor))
     checks = partial(ailments, daemon), partial(neglects, daemon)
@@ -335,8 +403,10 @@ def _dry_run(logs: "Iterable[Log]", settings: "BrokerConfig", teller: "_Teller")
     return Code.FAILED if failed else None
 
 
-def _log_to_stderr(log_format: str) -> None:
+def _log_to_stderr(log_format: str, *, live: bool) -> None:
     """Sends log messages, and in JSON also errors and warnings, to standard error as lines."""
+    if live and log_format == "json":
+        raise click.BadParameter("--live draws, which --log-format json must not; leave one out")
     handler = logging.StreamHandler()
     text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     handler.setFormatter(SafeFormatter(JsonFormatter() if log_format == "json" else text))
@@ -344,9 +414,6 @@ def _log_to_stderr(log_format: str) -> None:
     if log_format == "json":
         ERRORS_AS.set("log")
         logging.captureWarnings(capture=True)
-
-
-_MASKABLE = ("key", "value", "headers")
 
 
 @command(json=False)
@@ -395,23 +462,31 @@ def ui(
     token = _token(token_variable)
     if listen is not None and not (token or proxy_header):
         raise click.BadParameter("--listen needs --token-variable or --proxy-header")
-    wrong = [path for path in mask or () if path.partition(".")[0] not in _MASKABLE]
-    if wrong:
-        raise click.BadParameter(f"--mask {wrong[0]!r} is not a path in key, value or headers")
+    if listen is not None and proxy_header and not host:
+        raise click.BadParameter(
+            "--proxy-header needs --host: the name under which the proxy is reached; without it,"
+            " a page of any other name could be made to reach this one"
+        )
     with from_extra("ui", "clog ui", "starlette", "uvicorn"):
         from clog.cleaner.daemon.metrics import listening, quiet_server
-        from clog.cli.page import Access, ShownLogs, application
+        from clog.cli.page import ShownLogs
+        from clog.cli.serving import Access, application
     from clog.storage.env import SystemClock
 
     own: dict[str, Any] = {"clock": SystemClock(), "masks": mask or ()}
-    shown = ShownLogs(urls or (), discover or (), given.storage, **own)
+    with usage_errors():
+        shown = ShownLogs(urls or (), discover or (), given.storage, **own)
+        shown.check_masks()
     shown.look()
+    for url, why in shown.unlisted.items():
+        print_note(f"logs below {url} cannot be listed: {why}")
     names = host or (["*"] if listen else Access().hosts)
     access = Access([*names, *Access().hosts], token, proxy_header or "")
     with listening(listen or str(port)) as socket:
-        place = listen or f"127.0.0.1:{socket.getsockname()[1]}"
-        say(f"http://{place}  (Ctrl-C stops)")
-        quiet_server(application(shown, access=access)).run(sockets=[socket])
+        place = (listen or "").rpartition(":")[0] or "127.0.0.1"
+        say(f"http://{place}:{socket.getsockname()[1]}  (Ctrl-C stops)")
+        with _left_in_time(dict):
+            quiet_server(application(shown, access=access)).run(sockets=[socket])
 
 
 def _token(variable: str | None) -> str:

@@ -1,9 +1,10 @@
 """The page of `clog ui` and of `clog cleaner --listen`, and the data it requests. Only reads.
 
 A log is opened once and followed; commits that were read stay in memory, since they never change.
-All logs are looked at in parallel, and a store that does not answer holds up nothing else: a look
-that takes longer than `PATIENCE_S` continues in its thread, and is not begun again; until it ends,
-the page says for how long it has been waiting. The threads are daemons, and end with the process.
+All logs are looked at in parallel, and a store that does not answer holds up no other: each has
+threads of its own for looks (`Looks`), and for what is asked of one log (`serving`). A look that
+takes longer than `PATIENCE_S` continues in its thread, and is not begun again; until it ends, the
+page says for how long it has been waiting. The threads are daemons, and end with the process.
 
 *Exact*: a browser's numbers are exact only up to 2^53. So a typed key or value that is not text is
 sent as the text of its JSON, in ``key_json`` and ``value_json``, and any other whole number beyond
@@ -12,42 +13,29 @@ sent as the text of its JSON, in ``key_json`` and ``value_json``, and any other 
 *Short*: of keys, values and headers only the beginning is sent, so that a large record does not
 hide those after it; ``key_bytes`` and ``value_bytes`` give the length of one that was cut.
 
-*Safe*: the server listens on the loopback address and answers only requests for that host, so that
-no page from elsewhere reads logs through a name that resolves to it; it only reads; the page may
-load nothing but what this server has (no inline script, no other host), and inserts data as text.
-To let others reach it (`Access`), one names the hosts and requires a token, or a header in which a
-proxy says who logged in; columns may be masked (`ShownLogs`), from searches as well.
+*Safe*: only reads; columns may be masked (`masking`), from searches as well.
 """
 
 import base64
-import hmac
 import json
+import logging
 import queue
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, field
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
-from starlette.middleware.gzip import GZipMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
 
 from clog.cli.clean import remaining_ms
 from clog.cli.consume import positions
 from clog.cli.cost import PRICES, bill
 from clog.cli.describe import copied
 from clog.cli.lines import keys_given, of_bytes, timestamps_of
+from clog.cli.masking import Path as MaskPath
+from clog.cli.masking import cannot_match, mask_path, shown_headers, without_masked
 from clog.cli.options import integer, typed_schema
 from clog.storage.config.units import duration
 from clog.storage.env import dataclass
@@ -58,6 +46,8 @@ from clog.storage.errors import (
     NotFoundError,
     StoreUnavailableError,
 )
+from clog.storage.store import opening
+from clog.storage.store.opening import redact, store_of
 from clog.storage.types.rows import RECORD_COLUMNS
 
 if TYPE_CHECKING:
@@ -68,6 +58,9 @@ if TYPE_CHECKING:
     from clog.cleaner.monitor import Activity, LogState, Monitor
     from clog.storage import Clock, Log, Reader
     from clog.storage.diagnostics.describe import CommitEffect, CommitInfo, CommitWalk
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,33 +108,49 @@ def _log(url: str, state: "LogState") -> dict[str, Any]:
 
 PATIENCE_S = 2.0
 _THREADS = 16
+"""Looks at one store that are under way at the same time."""
 
 _Line = dict[str, Any]
+
+
+class _Named(NamedTuple):
+    """What is looked at: a log, or a prefix below which there may be more."""
+
+    url: str
+    is_prefix: bool = False
 
 
 @dataclass(slots=True)
 class _Look:
     began_ms: int
     ended: threading.Event = field(default_factory=threading.Event)
-    line: _Line | None = None
-    error: Exception | None = None
+    line: _Line = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Looking:
+    """The threads that look at one store, and what is asked of them."""
+
+    asked: queue.SimpleQueue[tuple[_Named, _Look]] = field(default_factory=queue.SimpleQueue)
+    threads: int = 0
+    under_way: int = 0
 
 
 class Looks:
-    """Looks by name; waits at most ``patience_s`` for a new one. Raises what ``look`` raises."""
+    """Looks by name; waits at most ``patience_s`` for a new one. One that fails has an error."""
 
     def __init__(
-        self, look: Callable[[str], _Line], clock: "Clock", patience_s: float = PATIENCE_S
+        self, look: Callable[[_Named], _Line], clock: "Clock", patience_s: float = PATIENCE_S
     ) -> None:
         self._look = look
         self._clock = clock
         self._patience_s = patience_s
         self._lock = threading.Lock()
-        self._under_way: dict[str, _Look] = {}
-        self._asked: queue.SimpleQueue[tuple[str, _Look]] = queue.SimpleQueue()
-        self._threads = 0
+        self._under_way: dict[_Named, _Look] = {}
+        self._stores: dict[str, _Looking] = {}
+        self._failures: dict[_Named, str] = {}
 
-    def lines(self, names: Sequence[str]) -> list[_Line | None]:
+    def lines(self, names: Sequence[_Named]) -> list[_Line | None]:
         """Returns the results of looks, in the order of the names; None if there is none yet."""
         deadline_ms = self._clock.monotonic_ms() + int(self._patience_s * 1000)
         looks = [self._begun(name) for name in names]
@@ -153,12 +162,10 @@ class Looks:
                 continue
             with self._lock:
                 self._under_way.pop(name, None)
-            if look.error is not None:
-                raise look.error
             found.append(look.line)
         return found
 
-    def waiting_ms(self, name: str) -> int:
+    def waiting_ms(self, name: _Named) -> int:
         """Returns how long a look has been waiting for an answer; 0 if none has, or not long."""
         look = self._under_way.get(name)
         if look is None or look.ended.is_set():
@@ -166,26 +173,48 @@ class Looks:
         waited_ms = self._clock.monotonic_ms() - look.began_ms
         return waited_ms if waited_ms > self._patience_s * 1000 else 0
 
-    def _begun(self, name: str) -> tuple[_Look, bool]:
+    def _begun(self, name: _Named) -> tuple[_Look, bool]:
         """Returns the look that is under way, or a new one, and whether it is new."""
+        store = store_named(name.url)
         with self._lock:
             if (look := self._under_way.get(name)) is not None:
                 return look, False
             look = self._under_way[name] = _Look(self._clock.monotonic_ms())
-            if self._threads < min(_THREADS, len(self._under_way)):
-                self._threads += 1
-                threading.Thread(target=self._work, daemon=True).start()
-        self._asked.put((name, look))
+            mine = self._stores.setdefault(store, _Looking())
+            mine.under_way += 1
+            if mine.threads < min(_THREADS, mine.under_way):
+                mine.threads += 1
+                threading.Thread(target=self._work, args=(mine,), daemon=True).start()
+        mine.asked.put((name, look))
         return look, True
 
-    def _work(self) -> None:
+    def _work(self, mine: _Looking) -> None:
         while True:
-            name, look = self._asked.get()
+            name, look = mine.asked.get()
             try:
                 look.line = self._look(name)
-            except Exception as e:  # noqa: BLE001 - raised by `lines`
-                look.error = e
+                self._failures.pop(name, None)
+            except Exception as e:  # noqa: BLE001 - one that fails hides no other
+                look.line = {"error": str(e) or type(e).__name__}
+                self._tell(name, e)
+            with self._lock:
+                mine.under_way -= 1
             look.ended.set()
+
+    def _tell(self, name: _Named, error: Exception) -> None:
+        """Logs a failure that is none of a store's, once."""
+        text = f"{type(error).__name__}: {error}"
+        if not isinstance(error, ClogError | OSError) and self._failures.get(name) != text:
+            logger.error("%s cannot be shown", redact(name.url), exc_info=error)
+        self._failures[name] = text
+
+
+def store_named(url: str) -> str:
+    """Returns the store of a URL; of one that is none, the URL."""
+    try:
+        return store_of(url)
+    except InvalidInputError:
+        return url
 
 
 LOOK_MS = 30_000
@@ -207,15 +236,10 @@ HEADER_SHOWN_MAX = 500
 """Like `SHOWN_MAX`, for the name and the value of a header."""
 EXACT_MAX = 2**53 - 1
 """The largest whole number that a browser holds exactly."""
-_PREFIXES = ""
-"""The name of the look for new logs: no log has this URL."""
-
-
 SCANNED_MAX = 50_000
 """Records that a search looks through for one page; the next page continues after them."""
 LOGS_MAX = 50
 """Logs on one page of the list: each costs a request at every look."""
-MASKED = "•••"
 
 
 class Sought(NamedTuple):
@@ -298,33 +322,80 @@ class ShownLogs:
         masks: Sequence[str] = (),
     ) -> None:
         """Shows these logs, and those below prefixes; ``masks`` are paths that are not shown."""
-        self._masks = [tuple(mask.split(".")) for mask in masks]
+        self._masks = [mask_path(mask) for mask in masks]
         self._options = storage_options
         self._prefixes = prefixes
         self._clock = clock
         self._looks = Looks(self._look_at, clock, patience_s)
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
-        self._urls = list(dict.fromkeys(urls))
+        self._given = self._urls = list(dict.fromkeys(urls))
         self._opened: dict[str, Log] = {}
         self._walks: dict[str, CommitWalk] = {}
         self._commits: dict[str, dict[int, dict[str, Any]]] = {}
         self._spans: dict[str, dict[int, _Span]] = {}
         self._lags: dict[str, dict[str, dict[int, int]]] = {}
-        self._looked_ms: int | None = None
+        self._looked_ms: dict[str, int] = {}
+        self._unlisted: dict[str, dict[str, str]] = {}
+        self.unlisted: dict[str, str] = {}
+        self._matched: dict[str, set[MaskPath]] = {}
 
     def look(self) -> None:
-        """Looks for new logs, if not done lately; does not wait for a store that is silent."""
-        self._looks.lines([_PREFIXES])
+        """Looks for new logs, if not done lately; does not wait for a store that is silent. Sets
+        ``unlisted``: the folders that cannot be listed, and why.
+        """
+        prefixes = [_Named(prefix, is_prefix=True) for prefix in self._prefixes]
+        unlisted: dict[str, str] = {}
+        for name, line in zip(prefixes, self._looks.lines(prefixes), strict=True):
+            if line is None:
+                unlisted[redact(name.url)] = self._silence(name)
+            elif "error" in line:
+                self._unlisted[name.url] = {name.url: line["error"]}
+            for url, why in self._unlisted.get(name.url, {}).items():
+                unlisted.setdefault(redact(url), why)
+        self.unlisted = unlisted
+
+    def check_masks(self) -> None:
+        """Raises if a mask matches nothing in any of the logs that were given. Says nothing of one
+        that has not answered yet; `details` does.
+        """
+        self._looks.lines([_Named(url) for url in self._given])
+        where = ", ".join(map(redact, self._given))
+        opened = [self._opened.get(url) for url in self._given]
+        for mask in self._masks if opened else ():
+            if all(log is not None and cannot_match(mask, typed_schema(log)) for log in opened):
+                raise InvalidInputError(
+                    f"--mask {'.'.join(mask)} hides nothing in {where}: the schema has no such"
+                    ' part; "clog describe" shows it'
+                )
+
+    def _masks_of(self, log: "Log") -> Sequence[MaskPath]:
+        """Returns the masks, after a check that none has ceased to match since it did."""
+        dead = self._unmatched(log)
+        before = self._matched.setdefault(log.id, set())
+        before.update(mask for mask in self._masks if mask not in dead)
+        if gone := [".".join(mask) for mask in dead if mask in before]:
+            raise InvalidInputError(
+                f"records are not shown: {', '.join(gone)}, which --mask hides, is no longer in the"
+                " schema; see how it is called now, and start the page with a mask for that"
+            )
+        return self._masks
+
+    def _unmatched(self, log: "Log") -> list[MaskPath]:
+        return [mask for mask in self._masks if cannot_match(mask, typed_schema(log))]
 
     def log(self, number: int) -> "Log":
         """Returns a log; raises instead of waiting if its store has been silent for long."""
         if not 0 <= number < len(self._urls):
             raise NotFoundError(f"there is no log number {number}; reload the page")
         url = self._urls[number]
-        if self._looks.waiting_ms(url):
-            raise StoreUnavailableError(self._silence(url))
+        if self._looks.waiting_ms(_Named(url)):
+            raise StoreUnavailableError(self._silence(_Named(url)))
         return self._open(url)
+
+    def store(self, number: int) -> str:
+        """Returns the store of a log; of none, if there is no such log."""
+        return store_named(self._urls[number]) if 0 <= number < len(self._urls) else ""
 
     def _open(self, url: str) -> "Log":
         from clog.storage import Log
@@ -334,8 +405,6 @@ class ShownLogs:
 
     def matching(self, contains: str = "") -> list[tuple[int, str]]:
         """Returns numbers and URLs, without secrets, of the logs whose URLs contain the text."""
-        from clog.storage.store.opening import redact
-
         named = ((number, redact(url)) for number, url in enumerate(self._urls))
         return [(number, url) for number, url in named if contains.lower() in url.lower()]
 
@@ -343,23 +412,24 @@ class ShownLogs:
         """Returns a line, or an error, for each log on a page of matches; one request each."""
         self.look()
         some = self.matching(contains)[page * LOGS_MAX : (page + 1) * LOGS_MAX]
-        urls = [self._urls[number] for number, _ in some]
-        found = self._looks.lines(urls)
+        names = [_Named(self._urls[number]) for number, _ in some]
+        found = self._looks.lines(names)
         return [
-            {"number": number, "url": shown} | (line or {"error": self._silence(url)})
-            for (number, shown), url, line in zip(some, urls, found, strict=True)
+            {"number": number, "url": shown} | (line or {"error": self._silence(name)})
+            for (number, shown), name, line in zip(some, names, found, strict=True)
         ]
 
-    def _silence(self, url: str) -> str:
-        waited_ms = self._looks.waiting_ms(url)
+    def _silence(self, name: _Named) -> str:
+        waited_ms = self._looks.waiting_ms(name)
         waited = f"for {duration(waited_ms)}" if waited_ms else "yet"
         return f"its store has not answered {waited}; the page keeps trying"
 
-    def _look_at(self, url: str) -> _Line:
+    def _look_at(self, name: _Named) -> _Line:
         from clog.storage.diagnostics.describe import describe
 
-        if url == _PREFIXES:
-            self._find()
+        url = name.url
+        if name.is_prefix:
+            self._find(url)
             return {}
         try:
             found = describe(self._open(url).handle)
@@ -378,16 +448,17 @@ class ShownLogs:
             "uncleanable": sum(d["uncleanable"] is not None for d in details),
         }
 
-    def _find(self) -> None:
-        from clog.storage.store.opening import find_logs
-
+    def _find(self, prefix: str) -> None:
         now_ms = self._clock.monotonic_ms()
-        if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_MS:
+        looked_ms = self._looked_ms.get(prefix)
+        if looked_ms is not None and now_ms - looked_ms < LOOK_MS:
             return
-        self._looked_ms = now_ms
-        found = [url for p in self._prefixes for url in find_logs(p, self._options).urls]
+        self._looked_ms[prefix] = now_ms
+        found = opening.find_logs(prefix, self._options)
+        self._unlisted[prefix] = {folder: str(e) for folder, e in found.unlisted.items()}
         with self._lock:
-            self._urls += [url for url in dict.fromkeys(found) if url not in self._urls]
+            known = set(self._urls)
+            self._urls = [*self._urls, *(url for url in found.urls if url not in known)]
 
     def details(self, number: int) -> dict[str, Any]:
         """Returns all about one log: its description, and its newest commits, oldest first."""
@@ -413,7 +484,11 @@ class ShownLogs:
             mine = (c for c in commits if one["writer"] in c["writers"])
             times = [c["time_ms"] for c in mine if c["operation"] != "transaction"]
             one["committed_ms"] = max(times, default=None)
-        more = {"now_ms": log.handle.clock.now_ms(), "sources": sources}
+        more = {
+            "now_ms": log.handle.clock.now_ms(),
+            "sources": sources,
+            "unmatched_masks": [".".join(mask) for mask in self._unmatched(log)],
+        }
         return found | {"config": shown, "commits": commits, "spans": spans} | more
 
     def _newest(self, log: "Log") -> list[dict[str, Any]]:
@@ -497,8 +572,8 @@ class ShownLogs:
         ends = {p: ends[p] if p in at else starts[p] for p in starts}
         batches = log.read(start={**starts, **at}, end=ends)
         if where != "latest":
-            return self._page(batches, limit, sought, after=after or "0:0")
-        found = self._page(_newest_first(batches), limit, sought)
+            return self._page(log, batches, limit, sought, after=after or "0:0")
+        found = self._page(log, _newest_first(batches), limit, sought)
         found.next = None  # Older ones are requested by an offset.
         return found
 
@@ -522,7 +597,7 @@ class ShownLogs:
         manifest = log.handle.manifest()
         everything = ranges(manifest.head, None, None, None, url=log.url)
         batches = records_of_keys(log.handle.store, manifest, everything, _keys(log, key))
-        return self._page(batches, limit, sought, after=after)
+        return self._page(log, batches, limit, sought, after=after)
 
     def table(
         self,
@@ -544,10 +619,11 @@ class ShownLogs:
             if key is None
             else view.of_keys(_keys(log, key)).to_batches()
         )
-        return self._page(batches, limit, sought, after=after)
+        return self._page(log, batches, limit, sought, after=after)
 
     def _page(
         self,
+        log: "Log",
         batches: "Iterable[pa.RecordBatch]",
         limit: int,
         sought: Sought | None,
@@ -558,14 +634,15 @@ class ShownLogs:
         before: a number of rows, or, with a colon, the place at which ``batches`` begin.
         """
         by_place = ":" in after
-        scanned = left = 0 if by_place or not after else _integer(after, "after") or 0
+        scanned = left = 0 if by_place or not after else whole_number(after, "after") or 0
         page, wanted, until = Page(), min(limit, RECORDS_MAX), scanned + SCANNED_MAX
+        masks = self._masks_of(log)
         for whole in batches:
             batch = whole.slice(left)
             left -= whole.num_rows - batch.num_rows
             if sought is None:
                 batch = batch.slice(0, wanted - len(page))
-            for i, found in enumerate(_shown(batch, self._masks, sought)):
+            for i, found in enumerate(_shown(batch, masks, sought)):
                 scanned += 1
                 page += [found] if found is not None else []
                 if len(page) == wanted or scanned == until:
@@ -599,6 +676,14 @@ def _as_input(of: str = "") -> "Iterator[None]":
         raise InvalidInputError(of + e.message) from None
 
 
+def whole_number(text: str | None, name: str) -> int | None:
+    """Returns the number that a request gives as text; None if it gives none."""
+    if not text:
+        return None
+    with _as_input(f"{name}: "):
+        return integer()(text)
+
+
 def _keys(log: "Log", key: AskedKey) -> list[Any]:
     """Returns a key in the form of look-ups: in a typed log, by its type."""
     with _as_input():
@@ -622,20 +707,19 @@ def _after(batch: "pa.RecordBatch", row: int) -> str:
 def _place(after: str) -> tuple[int, int]:
     """Reads the place where a page ended."""
     partition, _, offset = after.partition(":")
-    return _integer(partition, "after") or 0, _integer(offset, "after") or 0
+    return whole_number(partition, "after") or 0, whole_number(offset, "after") or 0
 
 
 def _shown(
-    batch: "pa.RecordBatch", masks: Sequence[tuple[str, ...]], sought: Sought | None
+    batch: "pa.RecordBatch", masks: Sequence[MaskPath], sought: Sought | None
 ) -> "Iterator[dict[str, Any] | None]":
     """Yields records as the page shows them, None in place of those that do not match."""
     named = {name: _contents(batch, name, masks) for name in ("key", "value")}
     suffixes = {name: suffix for name, (suffix, _) in named.items()}
     plain = (batch.column(name).to_pylist() for name in ("partition", "offset", "headers"))
     rows = zip(*plain, timestamps_of(batch), *(texts for _, texts in named.values()), strict=True)
-    hides_headers = ("headers",) in masks
     for partition, offset, headers, timestamp, key, value in rows:
-        pairs = [] if hides_headers else headers or []
+        pairs = shown_headers(headers, masks)
         if sought is not None:
             texts = " ".join(f"{pair['key']}={_text(pair['value'])}" for pair in pairs)
             if not sought.fits(_text(key), _text(value), texts):
@@ -659,7 +743,7 @@ def _text(data: bytes | None) -> str:
 
 
 def _contents(
-    batch: "pa.RecordBatch", name: str, masks: Sequence[tuple[str, ...]]
+    batch: "pa.RecordBatch", name: str, masks: Sequence[MaskPath]
 ) -> tuple[str, list[bytes | None]]:
     """Returns keys or values without masked parts, as they are or as JSON."""
     import pyarrow as pa
@@ -670,40 +754,12 @@ def _contents(
     hidden = [path for top, *path in masks if top == name]
     if of_bytes(batch.schema) or pa.types.is_string(column.type):
         texts = column.cast(pa.binary()).to_pylist()
-        return "", [_masked(text, hidden) for text in texts] if hidden else texts
+        return "", [without_masked(text, hidden) for text in texts] if hidden else texts
     made = column_json(column)
     whole = [None if v is None else json.dumps(v, ensure_ascii=False).encode() for v in made]
-    return "_json", [_masked(text, hidden) for text in whole] if hidden else whole
-
-
-def _masked(data: bytes | None, hidden: Sequence[Sequence[str]]) -> bytes | None:
-    """Returns JSON without the hidden parts; nothing, if it is not JSON or nested too deeply.
-
-    >>> _masked(b'{"n": 1, "mail": "a@b"}', [["mail"]]).decode()
-    '{"n": 1, "mail": "•••"}'
-    """
-    if data is None:
-        return None
-    try:
-        found = json.loads(data) if all(hidden) else None
-        if isinstance(found, dict | list):
-            for path in hidden:
-                _hide(found, path)
-            return json.dumps(found, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):  # Also half of a surrogate pair.
-        pass
-    return MASKED.encode()
-
-
-def _hide(found: Any, path: Sequence[str]) -> None:
-    if isinstance(found, list):
-        for one in found:
-            _hide(one, path)
-    elif isinstance(found, dict) and path[0] in found:
-        if len(path) > 1:
-            _hide(found[path[0]], path[1:])
-        else:
-            found[path[0]] = MASKED
+    if hidden:
+        whole = [without_masked(text, hidden, column.type) for text in whole]
+    return "_json", whole
 
 
 def _beginning(name: str, data: bytes | None, most: int = SHOWN_MAX) -> dict[str, Any]:
@@ -729,146 +785,3 @@ def _beginning(name: str, data: bytes | None, most: int = SHOWN_MAX) -> dict[str
     if len(cut) < len(whole):
         shown[f"{name.removesuffix('_json')}_bytes"] = len(data)
     return shown
-
-
-_STATIC = Path(__file__).parent / "static"
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
-_HOSTS = ("127.0.0.1", "localhost")
-_COOKIE = "clog_token"
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Who may see the page: the names of this host, and the ``token``, or the header in which a
-    proxy says who logged in.
-    """
-
-    hosts: Sequence[str] = _HOSTS
-    token: str = field(default="", repr=False)
-    header: str = ""
-
-    async def guard(self, request: Request, call: Callable[[Request], Any]) -> Response:
-        """Answers those who may see the page; a token in its address becomes a cookie."""
-        asked = request.query_params.get("token", "")
-        if self.token and request.url.path == "/" and self._is_token(asked):
-            entered = RedirectResponse("/", 303)
-            entered.set_cookie(_COOKIE, asked, httponly=True, samesite="strict")
-            return entered
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        given = bearer if scheme.lower() == "bearer" else request.cookies.get(_COOKIE, "")
-        may = self._is_token(given) if self.token else True
-        if may and (not self.header or request.headers.get(self.header)):
-            answered: Response = await call(request)
-            return answered
-        why = "open this page once with /?token=…" if self.token else "log in at the proxy"
-        return JSONResponse({"error": why}, 401, {"WWW-Authenticate": "Bearer"})
-
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self.token.encode())
-
-
-_LOOPBACK = Access()
-
-
-def application(
-    shown: ShownLogs, cleaner: ShownCleaner | None = None, access: Access = _LOOPBACK
-) -> Starlette:
-    """Returns the page and its data, including what a cleaner in this process does."""
-    answers: dict[str, Callable[[Request], Any]] = {
-        "": lambda r: _listed(shown, r) | {"cleaner": cleaner and cleaner.state()},
-        "/{number}": lambda r: shown.details(_number(r)),
-        "/{number}/cost": lambda r: shown.cost(_number(r), _asked(r, "readers") or 0),
-        "/{number}/users": lambda r: shown.users(_number(r)),
-        "/{number}/records": lambda r: shown.records(
-            *(_number(r), _asked(r, "partition"), r.query_params.get("from", "latest"), _limit(r)),
-            **_page_asked(r),
-        ),
-        "/{number}/key": lambda r: shown.history_of_key(
-            _number(r), _key_given(r), _limit(r), **_page_asked(r)
-        ),
-        "/{number}/table": lambda r: shown.table(
-            _number(r), _asked(r, "at"), _key(r), _limit(r), **_page_asked(r)
-        ),
-    }
-
-    def answer(find: Callable[[Request], Any], request: Request) -> Response:
-        found = find(request)
-        after = found.next if isinstance(found, Page) else None
-        return JSONResponse(exact(found), headers={} if after is None else {"clog-next": after})
-
-    async def refused(_: Request, error: Exception) -> Response:
-        gone = " is gone" if isinstance(error, FileNotFoundError) else ""
-        status = 503 if isinstance(error, StoreUnavailableError) else 400
-        return JSONResponse({"error": f"{error}{gone}"}, status)
-
-    async def with_headers(request: Request, call: Callable[[Request], Any]) -> Response:
-        answered: Response = await call(request)
-        answered.headers.update(_HEADERS)
-        return answered
-
-    return Starlette(
-        routes=[
-            Route("/", lambda _: FileResponse(_STATIC / "index.html")),
-            *(Route(f"/api/logs{p}", partial(answer, found)) for p, found in answers.items()),
-            Mount("/static", StaticFiles(directory=_STATIC)),
-        ],
-        middleware=[
-            Middleware(TrustedHostMiddleware, allowed_hosts=list(access.hosts)),
-            Middleware(BaseHTTPMiddleware, dispatch=with_headers),
-            Middleware(BaseHTTPMiddleware, dispatch=access.guard),
-            Middleware(GZipMiddleware),
-        ],
-        exception_handlers={ClogError: refused, FileNotFoundError: refused},
-    )
-
-
-def _listed(shown: ShownLogs, request: Request) -> dict[str, Any]:
-    contains = request.query_params.get("contains", "")
-    logs = shown.overview(contains, _asked(request, "page") or 0)
-    return {"logs": logs, "found": len(shown.matching(contains)), "page_size": LOGS_MAX}
-
-
-def _page_asked(request: Request) -> dict[str, Any]:
-    asked = request.query_params
-    contains, path = asked.get("contains", ""), asked.get("path", "")
-    sought = Sought(contains, path) if contains or path else None
-    return {"sought": sought, "after": asked.get("after", "")}
-
-
-def _number(request: Request) -> int:
-    return _integer(request.path_params["number"], "log") or 0
-
-
-def _limit(request: Request) -> int:
-    return _asked(request, "limit") or 100
-
-
-def _asked(request: Request, name: str) -> int | None:
-    return _integer(request.query_params.get(name), name)
-
-
-def _integer(text: str | None, name: str) -> int | None:
-    if not text:
-        return None
-    with _as_input(f"{name}: "):
-        return integer()(text)
-
-
-def _key(request: Request) -> AskedKey | None:
-    asked = request.query_params
-    if encoded := asked.get("key_b64"):
-        return AskedKey(encoded, is_base64=True)
-    text = asked.get("key")
-    return None if text is None else AskedKey(text, is_base64=False)
-
-
-def _key_given(request: Request) -> AskedKey:
-    key = _key(request)
-    if key is None:
-        raise InvalidInputError("give a key")
-    return key

@@ -201,6 +201,7 @@ class SparkCleaner(Cleaner):
         with ThreadPoolExecutor(1) as thread:
             future = thread.submit(run_job, self._spark, task, tag)
             while not wait([future], NAP_MS / 1000).done:
+                self._throttle.moved_ms = self._clock.monotonic_ms()  # Spark watches its tasks.
                 if self._is_stopping:
                     self._spark.interruptTag(tag)
             if self._is_stopping and future.exception() is not None:

@@ -31,7 +31,7 @@ def test_results_come_in_the_order_of_the_calls(number):
         found = results(mine, [(named(n), BIG) for n in range(9)])
     assert [n for n, _ in found] == [*range(9)]
     assert all(here for _, here in found) == (number == 1)
-    assert (mine._free, mine._bytes_left) == (number, (number - 1) * threads.AHEAD_BYTES)
+    assert (mine._free, mine.turns.bytes_left) == (number, (number - 1) * threads.AHEAD_BYTES)
 
 
 def test_with_one_thread_each_call_is_made_when_its_result_is_asked_for():
@@ -66,7 +66,7 @@ def test_where_the_system_gives_no_thread_nothing_is_begun(monkeypatch):
     with mine.of_a_pass():
         found = results(mine, [(named(n), BIG) for n in range(4)])
     assert found == [(n, True) for n in range(4)]
-    assert (mine._free, mine._bytes_left) == (2, threads.AHEAD_BYTES)
+    assert (mine._free, mine.turns.bytes_left) == (2, threads.AHEAD_BYTES)
 
 
 def test_a_pass_that_waits_has_its_thread_first():
@@ -123,7 +123,7 @@ def test_an_error_is_raised_in_its_turn_and_what_is_under_way_is_waited_for():
                 turn()
         assert mine._free == 2
     assert ended == [2]
-    assert mine._bytes_left == 2 * threads.AHEAD_BYTES
+    assert mine.turns.bytes_left == 2 * threads.AHEAD_BYTES
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def serving():
     @contextmanager
     def serving(shown, cleaner=None, **given):
         from clog.cleaner.daemon.metrics import listening, quiet_server
-        from clog.cli.page import application
+        from clog.cli.serving import application
 
         with listening("0") as socket:
             server = quiet_server(application(shown, cleaner, **given))

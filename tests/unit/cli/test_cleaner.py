@@ -273,7 +273,7 @@ def test_who_watches_does_not_wait_for_stores(cli, url, asleep, asked, monkeypat
         told = cli("cleaner", url, "--listen", "127.0.0.1:0").stderr
     (health, _), (readiness, text) = seen[0]
     assert (health, readiness) == (200, 503)
-    assert json.loads(text)["reasons"] == ["it has not listed logs yet"]
+    assert json.loads(text)["reasons"] == ["it has not listed all logs yet"]
     assert told.index("/metrics, /healthz and /readyz") < told.index("away")
 
 

@@ -1,10 +1,13 @@
 """Signals and time limits end commands in an orderly way, as separate processes."""
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 
@@ -57,6 +60,63 @@ def test_sigterm_ends_a_command_that_follows(tmp_path):
     assert command.communicate() == ("", "")
     assert command.returncode == 143
     assert log.reader("billing").next_offsets()[0] >= 1
+
+
+@pytest.fixture
+def silent():
+    """The address of an S3 server that accepts connections, and answers none."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+SOON = "import clog.cli.cleaner as module; module.LEAVE_S = 0.2;" + COMMAND[2]
+
+
+@pytest.mark.nightly
+def test_a_daemon_beside_a_silent_store(tmp_path, silent, monkeypatch):
+    """The logs of another store are cleaned, also new ones; SIGTERM ends the process within its
+    time, and it says for what it did not wait.
+    """
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    for name in ("first", "second"):
+        log = Log.create(str(tmp_path / name), 1, {"min.cleanable.dirty.ratio": 0})
+        log.append([{"key": "a", "value": "1"}, {"key": "a", "value": "2"}])
+        log.roll()
+    urls = ["s3://silent/log", "--discover", tmp_path, "-o", f"endpoint_url={silent}"]
+    command = started("cleaner", *urls, code=SOON)
+    cleaned = {command.stdout.readline().partition(": ")[0] for _ in range(2)}
+    assert cleaned == {str(tmp_path / name) for name in ("first", "second")}
+    command.send_signal(signal.SIGTERM)
+    _, err = command.communicate()
+    assert command.returncode == 0, err
+    assert "ended without waiting for" in err
+
+
+@pytest.mark.nightly
+def test_a_page_beside_a_silent_store(tmp_path, silent, monkeypatch):
+    """It starts, shows the logs of another store, and ends on SIGTERM, while requests to the silent
+    one are under way.
+    """
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    url = Log.create(str(tmp_path / "log"), 1).url
+    urls = [*(f"s3://silent/{n}" for n in range(20)), url, "--discover", "s3://silent/more"]
+    command = started("ui", *urls, "--port", 0, "-o", f"endpoint_url={silent}", code=SOON)
+    page = command.stdout.readline().split()[0]
+
+    def get(path, timeout):
+        with urllib.request.urlopen(f"{page}/api/logs{path}", timeout=timeout) as answer:
+            return json.load(answer)
+
+    while "version" not in (found := get("", 60))["logs"][-1]:
+        pass  # It is being opened.
+    assert found["unlisted"][0]["url"] == "s3://silent/more"
+    assert get("/20/records", 60) == []
+    command.send_signal(signal.SIGTERM)
+    _, err = command.communicate()
+    assert command.returncode in (0, 143), err
+    assert "Traceback" not in err
 
 
 def test_ctrl_c_while_it_starts_prints_no_traceback(tmp_path):

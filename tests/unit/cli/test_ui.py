@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cli.page import COMMITS_MAX, LOOK_MS, MASKED, Access, AskedKey, ShownLogs, Sought
+from clog.cli.masking import MASKED
+from clog.cli.page import COMMITS_MAX, LOOK_MS, AskedKey, ShownLogs, Sought
+from clog.cli.serving import Access
 from clog.storage import InvalidInputError, Log, ManualClock, StoreUnavailableError
 from clog.storage.store import opening
 from clog_testing.counting import CountingStore
@@ -333,6 +335,51 @@ def test_the_newest_records_of_a_wide_log_are_read_once(tmp_path):
     assert sum(requests.values()) < 20
 
 
+def test_many_logs_of_a_silent_store_hide_no_other(url, log, monkeypatch):
+    """Neither their looks nor what is asked of them take a thread of another store's."""
+    answer, opened = threading.Event(), Log.open
+
+    def silent(where, *given, **more):
+        if where.startswith("s3:"):
+            answer.wait(60)
+        return opened(where, *given, **more)
+
+    monkeypatch.setattr(Log, "open", silent)
+    urls = [*(f"s3://silent/log{n}" for n in range(40)), url]
+    shown = ShownLogs(urls, (), {}, clock=ManualClock(), patience_s=0)
+    while "error" in (line := shown.overview()[-1]):
+        pass  # It is being opened.
+    assert line["version"] == log.version
+    answer.set()
+
+
+def test_a_prefix_that_cannot_be_listed_hides_no_other(tmp_path, monkeypatch):
+    """It is told, with the reason; logs below the next one are found, also later, and so are those
+    below it once it can be listed.
+    """
+    clock, found = ManualClock(), opening.find_logs
+    Log.create(str(tmp_path / "b" / "log"), partitions=1)
+    away = [str(tmp_path / "a")]
+
+    def find(prefix, options):
+        if prefix in away:
+            raise StoreUnavailableError("it is away")
+        return found(prefix, options)
+
+    monkeypatch.setattr(opening, "find_logs", find)
+    prefixes = [str(tmp_path / name) for name in "ab"]
+    shown = ShownLogs((), prefixes, {}, clock=clock)
+    assert len(shown.overview()) == 1
+    assert shown.unlisted == {prefixes[0]: "it is away"}
+    Log.create(str(tmp_path / "b" / "later"), partitions=1)
+    Log.create(str(tmp_path / "a" / "log"), partitions=1)
+    clock.advance(LOOK_MS)
+    assert len(shown.overview()) == 2
+    away.clear()
+    clock.advance(LOOK_MS)
+    assert (len(shown.overview()), shown.unlisted) == (3, {})
+
+
 def test_a_prefix_that_does_not_answer(url, log, monkeypatch):
     """The page does not wait for it, and shows the known logs."""
     answer, asked = threading.Event(), []
@@ -488,6 +535,95 @@ def test_masked_columns_are_not_shown(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("kind", "value", "mask", "left"),
+    [
+        (pa.map_(pa.string(), pa.string()), {"mail": "a@b", "n": "1"}, "m.mail", ["n"]),
+        (pa.map_(pa.string(), pa.string()), {"a.b": "a@b", "n": "1"}, "m.a.b", ["n"]),
+        (pa.map_(pa.int32(), pa.string()), {7: "a@b", 8: "1"}, "m.7", [8]),
+        (
+            pa.map_(pa.string(), pa.struct([("mail", pa.string()), ("n", pa.int32())])),
+            {"x": {"mail": "a@b", "n": 1}, "y": {"mail": "a@b", "n": 2}},
+            "m.*.mail",
+            ["x", "y", "n"],
+        ),
+        (
+            pa.list_(pa.map_(pa.string(), pa.list_(pa.struct([("mail", pa.string())])))),
+            [{"x": [{"mail": "a@b"}]}, {"x": [{"mail": "a@b"}]}],
+            "m.x.mail",
+            ["x", "mail"],
+        ),
+        (pa.string(), '{"user": {"mail": "a@b", "n": 1}}', "m.user.mail", ["n"]),
+        (pa.string(), "it is a@b", "m.user.mail", []),
+        (pa.binary(), b"a@b", "m.user.mail", []),
+    ],
+)
+def test_masks_reach_into_maps_lists_and_json(tmp_path, kind, value, mask, left):
+    """An entry of a map by its key, each element of a list, the part of a text that is JSON; of a
+    text that is none, and of bytes, nothing is shown. What is beside them is.
+    """
+    schema = {"key": pa.string(), "value": pa.struct([("m", kind)])}
+    log = Log.create(str(tmp_path / "log"), partitions=1, schema=schema)
+    log.append([{"key": "k", "value": {"m": value}}])
+    shown = ShownLogs([log.url], (), {}, clock=ManualClock(), masks=[f"value.{mask}"])
+    shown.check_masks()
+    (row,) = shown.table(0, None, None, 9)
+    text = row["value_json"]
+    assert MASKED in text
+    assert "a@b" not in text
+    assert base64.b64encode(b"a@b").decode() not in text
+    assert all(str(name) in text for name in left)
+    assert shown.records(0, None, "earliest", 9, sought=Sought("a@b")) == []
+
+
+def test_masks_of_bytes_logs(tmp_path):
+    """A name with dots, JSON within JSON, and one header by its name."""
+    log = Log.create(str(tmp_path / "log"), partitions=1)
+    inner = json.dumps({"mail": "a@b", "n": 1})
+    value = {"user.mail": "a@b", "user": {"mail": "a@b"}, "text": inner, "n": 1}
+    headers = [("mail", b"a@b"), ("n", b"1")]
+    log.append([{"key": inner, "value": json.dumps(value), "headers": headers}])
+    masks = ["key.mail", "value.user.mail", "value.text.mail", "headers.mail"]
+    shown = ShownLogs([log.url], (), {}, clock=ManualClock(), masks=masks)
+    (row,) = shown.records(0, None, "earliest", 9)
+    assert "a@b" not in json.dumps(row)
+    assert json.loads(row["key"]) == {"mail": MASKED, "n": 1}
+    assert json.loads(row["value"])["user"] == {"mail": MASKED}
+    assert row["headers"] == [{"key": "mail", "value": MASKED}, {"key": "n", "value": "1"}]
+
+
+def test_a_mask_that_matches_nothing_is_refused(cli, tmp_path):
+    """The command does not start if no log that it names has such a column; beside others it does,
+    and the page tells of which log nothing is hidden.
+    """
+    schema = {"key": pa.string(), "value": pa.struct([("mail", pa.string()), ("n", pa.int32())])}
+    typed = Log.create(str(tmp_path / "typed"), partitions=1, schema=schema)
+    for mask in ("value.Mail", "value.n.mail", "key.mail.x.", "value.user.mail", "headers.a.b"):
+        error = cli("ui", typed.url, "--port", 0, "--mask", mask, code=2).stderr
+        assert f"--mask {mask}" in error.replace("'", "").replace("\n", " ")
+    other = Log.create(str(tmp_path / "other"), partitions=1)
+    urls = [typed.url, other.url]
+    shown = ShownLogs(urls, (), {}, clock=ManualClock(), masks=["value.user.mail"])
+    shown.check_masks()
+    assert shown.details(0)["unmatched_masks"] == ["value.user.mail"]
+    assert shown.details(1)["unmatched_masks"] == []
+
+
+def test_a_mask_that_ceases_to_match_shows_nothing(tmp_path, monkeypatch):
+    """What it hid may be called otherwise now: records are refused, and not shown unmasked."""
+    schema = {"key": pa.string(), "value": pa.struct([("mail", pa.string())])}
+    log = Log.create(str(tmp_path / "log"), partitions=1, schema=schema)
+    log.append([{"key": "k", "value": {"mail": "a@b"}}])
+    shown = ShownLogs([log.url], (), {}, clock=ManualClock(), masks=["value.mail"])
+    assert len(shown.records(0, None, "earliest", 9)) == 1
+    monkeypatch.setattr(
+        "clog.cli.page.typed_schema",
+        lambda _: pa.schema({"key": pa.string(), "value": pa.struct([("address", pa.string())])}),
+    )
+    with pytest.raises(InvalidInputError, match=r"value\.mail, which --mask hides, is no longer"):
+        shown.records(0, None, "earliest", 9)
+
+
+@pytest.mark.parametrize(
     "value", [b"[" * 100_000, b'{"mail":' * 990 + b"1" + b"}" * 990, rb'{"mail": "\ud800", "n": 1}']
 )
 def test_a_record_that_is_no_sound_json_hides_none_after_it(url, log, value):
@@ -556,11 +692,14 @@ def test_a_proxy_says_who_logged_in(serving):
 
 
 def test_others_are_served_only_behind_something(cli, monkeypatch):
-    """Listening for others needs a rule that lets them in, and masks name columns."""
+    """Listening for others needs a rule that lets them in, behind a proxy also the name under which
+    they come; and masks name columns.
+    """
     for wrong in (
         ["--listen", "0.0.0.0:0"],
         ["--token-variable", "NO_SUCH_VARIABLE"],
         ["--mask", "secret"],
+        ["--listen", "127.0.0.1:0", "--proxy-header", "X-User"],
     ):
         cli("ui", "memory://x", *wrong, code=2)
 
@@ -568,7 +707,7 @@ def test_others_are_served_only_behind_something(cli, monkeypatch):
 def test_the_command_says_who_may_look(cli, monkeypatch):
     """A proxy's header, a token from the environment and host names reach the page."""
     served = []
-    monkeypatch.setattr("clog.cli.page.application", lambda _, access: served.append(access))
+    monkeypatch.setattr("clog.cli.serving.application", lambda _, access: served.append(access))
     server = SimpleNamespace(run=lambda sockets: None)
     monkeypatch.setattr("clog.cleaner.daemon.metrics.quiet_server", lambda _: server)
     monkeypatch.setenv("PAGE_TOKEN", "s3cret")

@@ -5,7 +5,8 @@ others, such as ``log.retention.hours``, are defaults for logs that do not set t
 themselves; only those that the cleaner alone reads are accepted. What writers must also know has to
 be set on the log: a default in this process would not reach them.
 
-A daemon looks after the logs that it was given, and those that it finds below a prefix.
+A daemon looks after the logs that it was given, and those that it finds below a prefix; a `Finder`
+is for those of one store (`by_store`).
 
 What the command line names must exist when the daemon starts, and only that: a log that was found
 may be damaged, or of a newer clog, or no log at all, and a folder unreadable, without harm to any
@@ -218,6 +219,7 @@ class Finder:
         storage_options: those of all of them.
         clock, ids: sources of time and chance.
         single_writer: as for `Log.open`.
+        stores: where to add those of the logs that it opens.
 
     Attributes:
         stores: those of the open logs, by the log's URL.
@@ -233,8 +235,9 @@ class Finder:
         clock: Clock,
         ids: Ids,
         single_writer: bool = False,
+        stores: dict[str, RequestMeter] | None = None,
     ) -> None:
-        self.stores: dict[str, RequestMeter] = {}
+        self.stores: dict[str, RequestMeter] = {} if stores is None else stores
         self._options = storage_options
         self.clock, self._ids = clock, ids
         self._single_writer = single_writer
@@ -276,6 +279,11 @@ class Finder:
             with asking(tried.url):
                 self._attempt(tried, errors=(StoreUnavailableError,) if patient else ())
         return list(self._opened)
+
+    @property
+    def prefixes(self) -> list[str]:
+        """The folders that are searched, without secrets."""
+        return [redact(prefix) for prefix in self._prefixes]
 
     @property
     def unopened(self) -> dict[str, str]:

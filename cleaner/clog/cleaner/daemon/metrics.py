@@ -2,8 +2,8 @@
 
 *Health* answers two questions, for two kinds of callers: a supervisor that restarts processes calls
 `ailments`, and one that wants to know that logs are kept small calls `neglects`. A store that is
-away, a read-only log and a writer whose clock is ahead cause a log to be neglected, and a restart
-would not help, but would end the passes of all others.
+away or silent, a read-only log and a writer whose clock is ahead cause a log to be neglected, and a
+restart would not help, but would end the passes of all others.
 
 *Metrics* for Prometheus are computed when they are requested; a store counts requests by kind. If
 Kafka's cleaner has a metric, its name is kept except for the unit, which is Prometheus's: seconds,
@@ -12,12 +12,17 @@ table. What Kafka reports for each cleaner thread's last pass is reported here f
 
 *HTTP*: ``/metrics``, ``/healthz``, ``/readyz``, and the page that may come with them: Starlette,
 served by uvicorn in a thread. A page that shows records is only for the machine itself, so it is
-there only if the address is a loopback one. A connection that is silent for `PATIENCE_S` is closed;
-otherwise strangers could use up all files that the process may open.
+there only if the address is a loopback one.
+
+*Clients* may not use up the files that the process may open, or rounds would fail. A connection
+that its client holds up, as it owes the rest of a request or does not take the answer, is closed
+after `PATIENCE_S`, however many bytes came meanwhile. Beyond `CONNECTIONS_MAX` the one that has
+been held up for longest is closed at once, so that whoever sends a request gets an answer.
 """
 
 import asyncio
 import ipaddress
+import logging
 import socket
 import threading
 from collections import Counter
@@ -36,6 +41,7 @@ from starlette.routing import Mount, Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clog.cleaner.cleaner import Cleaner
+from clog.cleaner.daemon.by_store import ByStore
 from clog.cleaner.monitor import Activity, LogState, PartitionState
 from clog.cleaner.selection import PassStats
 from clog.cleaner.threads import RequestMeter
@@ -46,13 +52,18 @@ from clog.storage.errors import InvalidInputError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+logger = logging.getLogger(__name__)
+
 FAILURES_MAX = 3
 """A log counts as neglected once this many rounds in a row have failed."""
 STALLED_MS = 900_000
 """This long without a byte moved or a round begun or ended means that something hangs."""
 
 
-def ailments(cleaner: Cleaner) -> list[str]:
+Watched = Cleaner | ByStore
+
+
+def ailments(cleaner: Watched) -> list[str]:
     """Returns why the process makes no progress; empty if it does."""
     idle_ms = cleaner.monitor.clock.monotonic_ms() - cleaner.moved_ms
     if idle_ms > STALLED_MS + cleaner.backoff_ms:
@@ -60,14 +71,15 @@ def ailments(cleaner: Cleaner) -> list[str]:
     return []
 
 
-def neglects(cleaner: Cleaner) -> list[str]:
+def neglects(cleaner: Watched) -> list[str]:
     """Returns why not every log is looked after; empty if each is. An uncleanable partition is no
     reason: everything else in its log continues (metrics and `clog describe` report it).
     """
     found, unlisted = ailments(cleaner), cleaner.monitor.unlisted()
-    if unlisted is None:
-        found.append("it has not listed logs yet")
-    found += [f"logs below {url} cannot be listed: {why}" for url, why in (unlisted or {}).items()]
+    if not cleaner.monitor.has_looked():
+        found.append("it has not listed all logs yet")
+    found += _silent(cleaner)
+    found += [f"logs below {url} cannot be listed: {why}" for url, why in unlisted.items()]
     for url, state in cleaner.monitor.logs().items():
         if not state.opened:
             found.append(f"{url} cannot be opened: {state.error}")
@@ -81,7 +93,19 @@ def neglects(cleaner: Cleaner) -> list[str]:
     return found
 
 
-def hanging(cleaner: Cleaner) -> list[Activity]:
+def _silences(cleaner: Watched) -> Mapping[str, int]:
+    """Returns the stores that are silent, and for how long."""
+    return cleaner.silences() if isinstance(cleaner, ByStore) else {}
+
+
+def _silent(cleaner: Watched) -> list[str]:
+    return [
+        f"{store} has not answered for {ms // 1000} s, and its logs wait; no others do"
+        for store, ms in _silences(cleaner).items()
+    ]
+
+
+def hanging(cleaner: Watched) -> list[Activity]:
     """Returns the passes in which nothing has moved for long; each of them occupies a thread."""
     now_ms = cleaner.monitor.clock.monotonic_ms()
     return [
@@ -91,9 +115,9 @@ def hanging(cleaner: Cleaner) -> list[Activity]:
     ]
 
 
-def notices(cleaner: Cleaner) -> list[str]:
+def notices(cleaner: Watched) -> list[str]:
     """Returns what somebody should look at, though every log is looked after."""
-    return [
+    return _silent(cleaner) + [
         f"{url}: the {name} view keeps {state.kept[name].objects} objects whose deletion was due"
         f" {state.kept[name].overdue_ms // 1000} s ago; publish it or withdraw it"
         for url, state in cleaner.monitor.logs().items()
@@ -111,7 +135,7 @@ _Samples = Iterable[tuple[tuple[str, ...], float]]
 class _Seen:
     """What metrics are taken from: the cleaner, its logs as they are now, and their stores."""
 
-    cleaner: Cleaner
+    cleaner: Watched
     logs: Mapping[str, LogState]
     stores: Mapping[str, RequestMeter]
 
@@ -302,7 +326,12 @@ _METRICS: Sequence[_Row] = (
     ),
     _Row(
         *("unlisted_folders_count", "folders that cannot be listed"),
-        lambda seen: len(seen.cleaner.monitor.unlisted() or ()),
+        lambda seen: len(seen.cleaner.monitor.unlisted()),
+    ),
+    _Row(
+        *("store_silent_seconds", "how long the store has not answered; absent if it does"),
+        lambda seen: (((store,), ms / 1000) for store, ms in _silences(seen.cleaner).items()),
+        ("store",),
     ),
     _Row("build_info", "what runs", _build, ("version", "python", "pyarrow"), prefix="clog_"),
     _of_views(
@@ -407,7 +436,7 @@ _METRICS: Sequence[_Row] = (
 class CleanerCollector(Collector):
     """Reads a cleaner's monitor, and the stores of its logs by their URLs."""
 
-    def __init__(self, cleaner: Cleaner, stores: Mapping[str, RequestMeter]) -> None:
+    def __init__(self, cleaner: Watched, stores: Mapping[str, RequestMeter]) -> None:
         self._cleaner = cleaner
         self._stores = stores
 
@@ -416,7 +445,7 @@ class CleanerCollector(Collector):
         return (row.family(seen) for row in _METRICS)
 
 
-def registry(cleaner: Cleaner, stores: Mapping[str, RequestMeter]) -> CollectorRegistry:
+def registry(cleaner: Watched, stores: Mapping[str, RequestMeter]) -> CollectorRegistry:
     """Returns a registry of the cleaner's metrics and nothing else."""
     made = CollectorRegistry(auto_describe=False)
     made.register(CleanerCollector(cleaner, stores))
@@ -424,6 +453,9 @@ def registry(cleaner: Cleaner, stores: Mapping[str, RequestMeter]) -> CollectorR
 
 
 PATIENCE_S = 30.0
+CONNECTIONS_MAX = 64
+LEAVE_S = 3
+"""Answers under way when the server ends may take so long."""
 _THIS_HOST = "127.0.0.1"
 
 
@@ -472,7 +504,7 @@ class MonitorServer:
     def close(self) -> None:
         """Stops serving."""
         self._server.should_exit = True
-        self._thread.join()
+        self._thread.join(2 * LEAVE_S)
         self._socket.close()
 
 
@@ -493,41 +525,99 @@ def quiet_server(application: "ASGIApp") -> uvicorn.Server:
     """Returns a server that logs failures and nothing about its requests."""
     config = uvicorn.Config(
         application,
-        http=_Hurried,
+        http=_Bounded,
         log_config=None,
         log_level="error",
         access_log=False,
         lifespan="off",
         ws="none",
+        backlog=CONNECTIONS_MAX,  # As many are accepted before any is looked at.
+        timeout_graceful_shutdown=LEAVE_S,
     )
-    return uvicorn.Server(config)
+    return _Server(config)
 
 
-class _Hurried(H11Protocol):
-    """Closes a connection on which the other end owes a request and is silent."""
+class _Server(uvicorn.Server):
+    """Logs once that no connection can be accepted: asyncio would, thousands of times a second."""
 
+    _is_told = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._tell)
+        await super().startup(sockets)
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError):
+            loop.default_exception_handler(context)
+        elif not self._is_told:
+            self._is_told = True
+            logger.error("connections cannot be accepted, at least once: %s", error)
+
+
+class _Bounded(H11Protocol):
+    """A connection that ends if the other end holds it up, by the rules of this module.
+
+    ``held_s`` is since when it does, by the loop's time; None while an answer is sought or sent.
+    """
+
+    held_s: float | None = None
     _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wait()
+        self._hold()
+        if len(self.connections) > CONNECTIONS_MAX:
+            mine: Any = self.connections
+            min((one for one in mine if one.held_s is not None), key=_held_s).leave()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._wait()
+        if self._is_answering and not self.flow.write_paused:
+            self._release()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._is_answering:
+            self._hold()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._hold()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._is_answering:
+            self._release()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._release()
+
+    def leave(self) -> None:
+        """Ends the connection without waiting for the other end."""
+        self._release()
+        self.connections.discard(self)
+        self.transport.abort()
+
+    @property
+    def _is_answering(self) -> bool:
+        return bool(self.cycle) and not self.cycle.response_complete
+
+    def _hold(self) -> None:
+        self._release()
+        self.held_s = self.loop.time()
+        self._patience = self.loop.call_later(PATIENCE_S, self.leave)
+
+    def _release(self) -> None:
+        self.held_s = None
         if self._patience is not None:
             self._patience.cancel()
 
-    def _wait(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-        answering = bool(self.cycle) and not self.cycle.response_complete
-        self._patience = (
-            None if answering else self.loop.call_later(PATIENCE_S, self.transport.close)
-        )
+
+def _held_s(connection: _Bounded) -> float:
+    assert connection.held_s is not None
+    return connection.held_s
 
 
 def _check(

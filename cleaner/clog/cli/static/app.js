@@ -93,13 +93,14 @@ async function showLogs() {
   const asked = new URLSearchParams();
   if (search.part.value) asked.set("contains", search.part.value);
   if (listed.page) asked.set("page", listed.page);
-  const {logs, cleaner, found, page_size} = await ask("/api/logs" + (asked.size ? "?" + asked : ""));
+  const {logs, unlisted, cleaner, found, page_size} = await ask("/api/logs" + (asked.size ? "?" + asked : ""));
   const now = Date.now();
   const pages = Math.max(1, Math.ceil(found / page_size));
   search.listing.value = count(found) + (found === 1 ? " log" : " logs") + (pages > 1 ? ", page " + (listed.page + 1) + " of " + pages : "");
   search.earlier.hidden = search.later.hidden = pages === 1;
   search.earlier.disabled = listed.page === 0;
   search.later.disabled = listed.page >= pages - 1;
+  fill($("unlisted"), unlisted.map(({url, error}) => el("li", url + " cannot be searched for logs: " + error, {class: "bad"})));
   showCleaner(cleaner);
   if (listed.by) {
     const rank = (log) => log[listed.by] ?? "";
@@ -176,7 +177,8 @@ async function showLog(logs) {
   }
   if (number !== chosen) return; // Another was chosen meanwhile.
   $("log").hidden = false;
-  $("log-problem").textContent = problem;
+  const dead = (log?.unmatched_masks ?? []).join(", ");
+  $("log-problem").textContent = problem || (dead && "no column of this log is hidden by --mask " + dead);
   if (log === null) {
     if (line) $("log-title").textContent = line.url;
     return; // What was drawn of this log stays; of another one nothing is to be seen.

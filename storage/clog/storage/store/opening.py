@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, Self
 
 from clog.storage.env import dataclass
@@ -196,6 +197,35 @@ def parse(url: str) -> Location:
         _check_authority(part)
     separator = url[match.end(1) : match.end()]
     return Location(protocol, f"{protocol}{separator}{rest}", rest, redact(url).rstrip("/"))
+
+
+def store_of(url: str) -> str:
+    """Returns the name of the store of a URL: what answers, or is silent, as one. That is a bucket,
+    a container or a host; of a path, the file system that is mounted there. Asks neither.
+
+    >>> store_of("s3a://bucket/logs/orders"), store_of("sftp://me:secret@host/log")
+    ('s3://bucket', 'sftp://***@host')
+    """
+    place = parse(url)
+    if place.protocol == LOCAL:
+        return _mount_of(place.root)
+    scheme, _, rest = _LINK.split(place.url)[-1].partition("://")
+    return redact(f"{scheme}://{_taken_apart(rest)[1]}") if place.protocol != MEMORY else MEMORY
+
+
+def _mount_of(path: str) -> str:
+    """Returns the folder at which the file system of a path is mounted, by the system's list."""
+    try:
+        lines = Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines()
+    except OSError:  # Another system.
+        return LOCAL
+    places = {_unescaped(line.split(" ")[1]).rstrip("/") for line in lines}
+    return max((p for p in places if f"{path}/".startswith(f"{p}/")), key=len, default="") or "/"
+
+
+def _unescaped(place: str) -> str:
+    """Returns a name of the list of mounts, which has blanks as octal numbers."""
+    return re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), place)
 
 
 def _as_text(url: str) -> str:

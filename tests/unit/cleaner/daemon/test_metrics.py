@@ -1,5 +1,6 @@
 """What the daemon reports about itself: metrics, health, JSON lines."""
 
+import errno
 import json
 import logging
 import re
@@ -255,7 +256,7 @@ def test_what_is_left_out(dirty, clock):
     cleaner.run()
     before, first, second = seen
     none, well = {"unopened": 0, "unlisted": 0}, {"healthy": 1, "ready": 1}
-    assert before == (none, well | {"ready": 0}, ["it has not listed logs yet"])
+    assert before == (none, well | {"ready": 0}, ["it has not listed all logs yet"])
     assert first == (
         {dirty.url: 1, "s3://b/x": 0, "unopened": 1, "unlisted": 1},
         well | {"ready": 0},
@@ -446,6 +447,92 @@ def test_who_says_nothing_is_sent_away(monkeypatch):
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         assert connection.recv(1) == b""
     server.close()
+
+
+def connected(server):
+    host, _, port = server.address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def test_who_sends_a_byte_now_and_then_is_sent_away(monkeypatch):
+    """The time from the first byte of a request to its last is bounded, whatever comes between."""
+    monkeypatch.setattr(metrics, "PATIENCE_S", 0.05)
+    server = MonitorServer("127.0.0.1:0", list, list, None)
+    try:
+        with connected(server) as connection:
+            connection.setblocking(False)
+            for _ in range(100_000):
+                try:
+                    connection.send(b"X")
+                    if connection.recv(1) == b"":
+                        break
+                except BlockingIOError:
+                    pass
+                except ConnectionError:
+                    break
+            else:
+                pytest.fail("it is still connected")
+    finally:
+        server.close()
+
+
+def test_who_does_not_read_its_answer_is_sent_away(monkeypatch):
+    """Otherwise such clients would hold connections, and what they do not read, for ever."""
+    monkeypatch.setattr(metrics, "PATIENCE_S", 0.05)
+    server = MonitorServer("127.0.0.1:0", lambda: ["x" * 50_000_000], list, None)
+    try:
+        with connected(server) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            while not server._server.server_state.total_requests:
+                pass  # It is answered, as far as the client lets it.
+            while server._server.server_state.connections:
+                pass
+    finally:
+        server.close()
+
+
+def test_slow_clients_use_up_no_files(monkeypatch):
+    """Beyond a number of connections, those that have kept the server waiting for longest are
+    closed at once: whoever sends a request gets an answer.
+    """
+    monkeypatch.setattr(metrics, "CONNECTIONS_MAX", 4)
+    server = MonitorServer("127.0.0.1:0", list, list, None)
+    slow = []
+    try:
+        for _ in range(50):
+            slow.append(connected(server))
+            slow[-1].sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+        answer = urllib.request.urlopen(f"http://{server.address}/healthz")
+        assert answer.status == 200
+        assert len(server._server.server_state.connections) <= 4
+    finally:
+        server.close()
+        for connection in slow:
+            connection.close()
+
+
+def test_that_no_connection_is_accepted_is_logged_once(monkeypatch, caplog):
+    """If the process may open no more files: asyncio alone would log it thousands of times a
+    second, each with a traceback.
+    """
+    server = MonitorServer("127.0.0.1:0", list, list, None)
+    failures = []
+
+    def accept(_):
+        failures.append(1)
+        raise OSError(errno.EMFILE, "too many open files")
+
+    try:
+        monkeypatch.setattr(socket.socket, "accept", accept)
+        connection = connected(server)
+        while len(failures) < 10:
+            pass
+        monkeypatch.undo()
+        connection.close()
+    finally:
+        server.close()
+    assert caplog.text.count("too many open files") == 1
+    assert "Traceback" not in caplog.text
 
 
 def test_json_lines():

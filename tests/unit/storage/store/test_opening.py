@@ -8,8 +8,8 @@ import pytest
 from fsspec.registry import _registry
 
 from clog.storage import InvalidInputError, Log, StateTable, StoreUnavailableError, snapshots
-from clog.storage.store import open_store
-from clog.storage.store.opening import find_logs, parse, redact
+from clog.storage.store import open_store, opening
+from clog.storage.store.opening import find_logs, parse, redact, store_of
 
 
 @pytest.mark.parametrize(
@@ -179,3 +179,36 @@ def test_what_is_no_url_is_refused(call, tmp_path):
     log = Log.create(tmp_path / "log")
     with pytest.raises(InvalidInputError, match=r"Log is not a URL; give a path .* url of a log"):
         call(log, *([tmp_path / "t.db"] if call is StateTable else []))
+
+
+@pytest.mark.parametrize(
+    ("url", "store"),
+    [
+        ("s3://bucket/logs/orders", "s3://bucket"),
+        ("s3a://bucket/other", "s3://bucket"),
+        ("s3://other/logs", "s3://other"),
+        ("gs://bucket/logs", "gs://bucket"),
+        ("sftp://me:secret@host:22/logs", "sftp://***@host:22"),
+        ("memory://a/b", "memory"),
+        ("memory://c", "memory"),
+    ],
+)
+def test_the_store_of_a_url(url, store):
+    """A bucket, a container or a host, without secrets, in one spelling."""
+    assert store_of(url) == store
+
+
+def test_the_store_of_a_path(monkeypatch):
+    """The innermost file system that is mounted above it, by whole names, with blanks; no request
+    to any of them is made.
+    """
+    mounts = "none / ext4 rw\nnas /mnt nfs rw\nnas /mnt/my\\040logs nfs rw\nnas /mnt/a nfs rw\n"
+    monkeypatch.setattr(opening.Path, "read_text", lambda *_, **__: mounts)
+    found = [store_of(path) for path in ("/mnt/my logs/a", "/mnt/abc", "/mnt/a", "/mntx", "/")]
+    assert found == ["/mnt/my logs", "/mnt", "/mnt/a", "/", "/"]
+
+
+def test_what_is_no_url_has_no_store():
+    """It is refused in the same words as when it is opened."""
+    with pytest.raises(InvalidInputError, match="does not name a location"):
+        store_of("s3://")

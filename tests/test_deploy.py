@@ -1,17 +1,23 @@
 """The contents of deploy/ are checked by the tools they are for, and against the command line."""
 
-import logging
+import itertools
+import os
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
+import urllib.request
 from pathlib import Path
 
 import pytest
 import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+
+from clog.storage import Log
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -51,7 +57,6 @@ def test_the_rules_ask_for_metrics_that_there_are(tmp_path):
     """Those that the daemon serves, and Prometheus's own up."""
     from clog.cleaner import Cleaner
     from clog.cleaner.daemon.metrics import registry
-    from clog.storage import Log
 
     cleaner = Cleaner(Log.create(str(tmp_path / "log"), partitions=1))
     served = text_string_to_metric_families(generate_latest(registry(cleaner, {})).decode())
@@ -153,45 +158,90 @@ def test_who_restarts_asks_whether_the_process_goes_on():
     assert "/healthz" in compose["healthcheck"]["test"][-1]
 
 
-@pytest.fixture
-def own_logging():
-    """The daemon sets logging up for its process: here that is undone."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
+DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "cleaner" / "README.md"]
+DAEMON = re.compile(
+    r"^\s*(?:\$ )?(?:CLOG_UI_TOKEN=\S+ )?clog ((?:cleaner|ui) [^#>\n]+)", re.MULTILINE
+)
+FINISHED = {"--once", "--dry-run"}
+
+
+def containers(documents):
+    """The arguments of everything in manifests that starts clog."""
+    for document in documents:
+        spec = document.get("spec", {})
+        spec = spec.get("jobTemplate", {}).get("spec", spec)
+        for container in spec.get("template", {}).get("spec", {}).get("containers", ()):
+            yield container["args"]
 
 
 def commands():
-    """(where, words after clog) of everything in deploy/ that starts clog."""
+    """(where, words after clog) of every daemon in deploy/ and in the documents."""
     line = re.search(r"^ExecStart=\S+/clog (.*)", UNIT.read_text(), re.MULTILINE)[1]
     yield UNIT.name, line.split()
-    yield (
-        "compose",
-        yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["cleaner"]["command"],
-    )
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["cleaner"]
+    yield "compose", compose["command"]
     for path in MANIFESTS:
-        for document in yaml.safe_load_all(path.read_text()):
-            spec = document.get("spec", {})
-            spec = spec.get("jobTemplate", {}).get("spec", spec)
-            for container in spec.get("template", {}).get("spec", {}).get("containers", ()):
-                yield path.name, container["args"]
+        for words in containers(yaml.safe_load_all(path.read_text())):
+            yield path.name, words
+    for path in DOCUMENTS:
+        for line in DAEMON.findall(path.read_text()):
+            yield path.name, shlex.split(line)
 
 
+def runs(words, folder):
+    """Runs a command as it is, but for its ports, and logs that are in a folder here. A daemon is
+    told to stop once it says where it listens, and answers there, or that it cleans.
+    """
+    Log.create(str(folder / "log"), 1)
+    given = []
+    for before, word in itertools.pairwise(["clog", *map(str, words)]):
+        host = word.rpartition(":")[0]
+        if before == "--discover":
+            given.append(str(folder))
+        elif before in ("--listen", "--port"):
+            given.append(f"{host}:0" if host else "0")
+        else:
+            given.append(str(folder / "log") if re.match(r"s3://|\./", word) else word)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from clog_command import main; main()", *given],
+        env={**os.environ, "CLOG_UI_TOKEN": "t0ken", "CLOG_STORAGE_OPTIONS": "{}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    told = ""
+    if FINISHED.isdisjoint(given):
+        listens = given[0] == "ui" or "--listen" in given
+        sign = re.compile(r"http://\S+:\d+" if listens else "cleaning 1 log")
+        while (found := sign.search(told)) is None:
+            line = process.stdout.readline()
+            assert line, told
+            told += line
+        if listens:
+            path = "/healthz" if given[0] == "cleaner" else "/api/logs"
+            headers = {"Authorization": "Bearer t0ken", "X-Forwarded-User": "ann"}
+            place = found[0].replace("//0.0.0.0:", "//127.0.0.1:")
+            asked = urllib.request.Request(place + path, headers=headers)
+            assert urllib.request.urlopen(asked).status == 200
+        process.send_signal(signal.SIGTERM)
+    told += process.communicate()[0]
+    assert process.returncode in (0, 143), told
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(("where", "words"), list(commands()), ids=lambda x: str(x)[:20])
-def test_a_command_is_one_of_clog(where, words, tmp_path, own_logging):
-    """It runs, on a folder in place of the bucket, for one round."""
-    from click.testing import CliRunner
+def test_a_command_runs(where, words, tmp_path):
+    """With the real program: it starts, answers, and ends when it is told to."""
+    runs(words, tmp_path)
 
-    from clog.cli.app import app
 
-    prefix = words[words.index("--discover") + 1]
-    given = [str(tmp_path) if word == prefix else word for word in words]
-    once = [] if "--once" in given else ["--once"]
-    done = CliRunner().invoke(app, [*map(str, given), *once])
-    assert done.exit_code == 0, done.output
+@pytest.mark.nightly
+@pytest.mark.parametrize("given", CHART_OPTIONS.values(), ids=[*CHART_OPTIONS])
+def test_a_command_of_the_chart_runs(given, tmp_path):
+    """Each that it makes, with any of its options."""
+    for number, words in enumerate(containers(rendered(given).values())):
+        (tmp_path / str(number)).mkdir()
+        runs(words, tmp_path / str(number))
 
 
 def test_the_image_installs_what_there_is():

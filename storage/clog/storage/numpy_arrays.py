@@ -85,7 +85,7 @@ def of_lists(values: Sequence[Sequence[Any] | None], kind: pa.DataType, flat: pa
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    """Returns the integers or truth values of a column; times as the integers that are stored."""
+    """Returns the numbers or truth values of a column; times as the integers that are stored."""
     kind, rows = column.type, len(column)
     if isinstance(column, pa.ChunkedArray):
         chunks = column.chunks or [pa.nulls(0, kind)]
@@ -132,9 +132,9 @@ def _binary(values: pa.Array) -> pa.Array:
 
 
 def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
-    """Returns NumPy's type of the integers as which a type of integers or times is stored."""
-    sign = "u" if pa.types.is_unsigned_integer(kind) else "i"
-    return np.dtype(f"{sign}{kind.bit_width // 8}")
+    """Returns NumPy's type of the numbers as which a type of numbers or times is stored."""
+    is_unsigned, is_float = pa.types.is_unsigned_integer(kind), pa.types.is_floating(kind)
+    return np.dtype(f"{'u' if is_unsigned else 'f' if is_float else 'i'}{kind.bit_width // 8}")
 
 
 def scalar(number: int, kind: pa.DataType) -> pa.Scalar:

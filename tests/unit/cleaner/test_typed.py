@@ -11,6 +11,8 @@ from clog.cleaner import Cleaner
 from clog.storage import Log
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
+from clog.storage.objects import writer
+from clog.storage.read import copy
 from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 
@@ -122,3 +124,49 @@ def test_masks_are_carried_over_by_a_pass(log):
     cleaner.run_once(force=True)
     assert log.describe()["partition_details"][0]["uncleanable"] is None
     assert [value["n"] for _, value in rows(log)] == [1, 2, 3, 5]
+
+
+FLOATS = pa.schema(
+    [
+        *(("id", pa.int64()), ("d", pa.float64()), ("f", pa.float32()), ("h", pa.float16())),
+        *(("all", pa.float64()), ("s", pa.struct([("x", pa.float64())])), ("text", pa.string())),
+    ]
+)
+
+
+def with_bounds(log):
+    """The columns of values with a least and a greatest value, of each object."""
+    found = []
+    for path in {c.object.path for s in log.handle.manifest().segments[0] for c in s.chunks}:
+        data = pa.BufferReader(log.handle.store.get(path))
+        group = pq.ParquetFile(data).metadata.row_group(0)
+        columns = [group.column(i) for i in range(group.num_columns)]
+        has = {c.path_in_schema for c in columns if c.statistics and c.statistics.has_min_max}
+        found.append({path.removeprefix("value.") for path in has} - {"key", "offset", "timestamp"})
+    return found
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_floats_with_nan_have_no_bounds(store, clock, monkeypatch, earlier):
+    """Which leave NaN out, and which others take for bounds of all values (FORMAT.md §12.2): a row
+    group that has them from an earlier release is not copied.
+    """
+    for module in (writer, copy):
+        monkeypatch.setattr(module, "GROUP_BYTES_MIN", 1)
+        monkeypatch.setattr(module, "GROUP_ROWS", 4)
+    log = Log.create(store, 1, {}, clock=clock, key="id", like=FLOATS, ids=SeededIds(1))
+    numbers = [1.0, float("nan"), -0.0, 5.0] * 2
+    rows = [
+        {"id": i, "d": n, "f": 1.5, "h": n, "all": float("nan"), "s": {"x": n}, "text": "x" * 1000}
+        for i, n in enumerate(numbers)
+    ]
+    with monkeypatch.context() as released:
+        if earlier:
+            released.setattr(writer, "nan_in", lambda _: set())
+        log.append(pa.Table.from_pylist(rows, FLOATS))
+        log.append(pa.Table.from_pylist(rows[-1:], FLOATS))
+    bounds = {"d", "f", "h", "s.x", "text"} if earlier else {"f", "text"}
+    assert bounds in with_bounds(log)
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    assert with_bounds(log) == [{"f", "text"}]

@@ -20,8 +20,9 @@ have their offsets; it has an ``offset`` column unless they have no gaps.
 Encodings were measured on keys with JSON, with random and with three distinct values. Dictionaries
 make random and JSON data larger and up to a fifth slower, and gain a tenth only if values come from
 a short list, so none are used; deltas for timestamps and offsets cost nothing. Statistics are kept
-where they help pruning. The Arrow schema is left out: the Parquet types determine it, and it would
-be half of a small object's footer.
+where they help pruning, but not of floats with a NaN: Arrow leaves it out of their least and
+greatest value, which others take for bounds of all. The Arrow schema is left out: the Parquet types
+determine it, and it would be half of a small object's footer.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -69,6 +70,7 @@ from clog.storage.types.columns import (
     DELETE_HORIZON,
     OFFSET,
     column_types,
+    lone_floats,
     lone_leaves,
     value_sizes,
     with_ids,
@@ -553,10 +555,13 @@ def encoded(
     """
     # So few bytes of records, compressed, need no index.
     seed = key_seed if rows.sizes.sum() > WHOLE_BYTES else None
-    schema = stored_schema(rows.records.schema, absent_columns(rows))
+    schema, with_nan = (
+        stored_schema(rows.records.schema, absent_columns(rows)),
+        nan_in(rows.records),
+    )
     made, index = _Made(rows.records.nbytes), b""
     sink = pa.PythonFile(made, mode="w")
-    with parquet_writer(sink, schema, compression) as writer:
+    with parquet_writer(sink, schema, compression, with_nan) as writer:
         blocks = _write_groups(writer, rows, schema, seed)
         # Written in its place right away: inserting it later would copy all pages.
         if blocks and sink.tell() > WHOLE_BYTES:
@@ -589,8 +594,8 @@ def parquet_of(
     """Returns the records' columns of this schema as a Parquet file, and each row group's block of
     a key index, unless the seed is None. Takes the records out of ``rows``.
     """
-    made = _Made(rows.records.nbytes)
-    with parquet_writer(pa.PythonFile(made, mode="w"), schema, compression) as writer:
+    made, with_nan = _Made(rows.records.nbytes), nan_in(rows.records)
+    with parquet_writer(pa.PythonFile(made, mode="w"), schema, compression, with_nan) as writer:
         blocks = _write_groups(writer, rows, schema, key_seed)
     return made.value(), blocks
 
@@ -643,8 +648,12 @@ def _write_groups(writer: Any, rows: Rows, schema: pa.Schema, key_seed: int | No
     return blocks
 
 
-def parquet_writer(sink: Any, schema: pa.Schema, compression: Compression) -> Any:
-    """Returns a Parquet writer with the encodings, statistics and checksums of data objects."""
+def parquet_writer(
+    sink: Any, schema: pa.Schema, compression: Compression, with_nan: Collection[str] = ()
+) -> Any:
+    """Returns a Parquet writer with the encodings, statistics and checksums of data objects;
+    ``with_nan``: what `nan_in` finds in the rows.
+    """
     return parquet().ParquetWriter(
         sink,
         schema,
@@ -656,10 +665,22 @@ def parquet_writer(sink: Any, schema: pa.Schema, compression: Compression) -> An
             for name in ("timestamp", OFFSET, DELETE_HORIZON)
             if name in schema.names
         },
-        write_statistics=_with_statistics(schema),
+        write_statistics=[path for path in _with_statistics(schema) if path not in with_nan],
         write_page_checksum=True,
         store_schema=False,
     )
+
+
+def nan_in(records: pa.Table) -> set[str]:
+    """Returns the paths of the columns outside lists and maps in which there is a NaN."""
+    found = set()
+    for path in lone_floats(records.schema):
+        top, *below = path.split(".")
+        column = records.column(top)
+        values = (pc.struct_field(column, below) if below else column).drop_null()
+        if any(np.isnan(to_numpy(chunk)).any() for chunk in values.chunks):
+            found.add(path)
+    return found
 
 
 def is_typed(schema: pa.Schema) -> bool:

@@ -5,8 +5,9 @@ A row group is copied with what the new footer needs (`objects.composing`): meta
 nulls as stated; timestamps, offsets, horizons and struct keys are decoded. The key index's block is
 copied, too; without one the keys are read. A row group is not copied if it differs in anything from
 what would be written now: the schema, to the last field; the codec; an unknown field of the
-metadata; sizes that are not stated (Arrow states them since version 19). Nor is a small one, which
-would stay small for ever, nor a large one, which would make looking up a key expensive.
+metadata; sizes that are not stated (Arrow states them since version 19); bounds of floats that
+leave out a NaN, as releases before 0.3.0 wrote them. Nor is a small one, which would stay small for
+ever, nor a large one, which would make looking up a key expensive.
 
 A row group can be copied if all of its rows stay, with the timestamps and horizons that they have
 in it:
@@ -58,11 +59,12 @@ from clog.storage.objects.writer import (
     GROUP_ROWS,
     RECORD_OVERHEAD,
     ChunkStats,
+    nan_in,
     stored_schema,
 )
 from clog.storage.read.scan import ReadPiece, dead_rows_of, open_run, read_pieces
 from clog.storage.store.contract import HeldObject, Store
-from clog.storage.types.columns import DELETE_HORIZON, OFFSET, column_types, leaf_sizes
+from clog.storage.types.columns import DELETE_HORIZON, OFFSET, column_types, leaf_sizes, lone_floats
 
 CODECS: Final = {"none": 0, "snappy": 1, "zstd": 6, "lz4": 7}
 """Parquet's numbers of the codecs that a log may be configured with."""
@@ -71,6 +73,8 @@ _GROUP_FIELDS: Final = frozenset({1, 2, 3, 5, 6, 7})
 _CHUNK_FIELDS: Final = frozenset({2, 3, 4, 5, 6, 7})
 _COLUMN_FIELDS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13, 16})
 """The fields that are understood: of the file, a row group, a column chunk, its metadata."""
+_STATISTICS: Final = 12
+"""Of a column chunk's metadata."""
 _FIELD_ID: Final = 9
 """Of a column in the schema; older objects have none."""
 _ENCODINGS: Final = frozenset({0, 2, 3, 4, 5, 6, 7, 8, 9})
@@ -155,6 +159,8 @@ class RowGroupSource:
             size_bytes = self._record_bytes(number, columns, rows)
             if size_bytes is None or not GROUP_BYTES_MIN <= size_bytes <= 2 * GROUP_BYTES:
                 return None
+            if self._bounds_lack_nan(number):
+                return None
             facts = self._facts(number, rows, base)
             block = self._block(number)
         except (pa.ArrowException, OSError, ValueError):
@@ -211,6 +217,15 @@ class RowGroupSource:
     def _keys(self, number: int) -> pa.Array:
         table = self._file.read_row_group(number, columns=["key"], use_threads=False)
         return table.column("key").combine_chunks()
+
+    def _bounds_lack_nan(self, number: int) -> bool:
+        """Returns whether a column of floats has a NaN, and bounds, which leave it out."""
+        chunks = zip(self._groups[number].pages, self._structs[number][1][1][1], strict=True)
+        bounded = {path for (path, _, _), chunk in chunks if _STATISTICS in chunk[3][1]}
+        floats = [path for path in lone_floats(self._schema) if path in bounded]
+        if not floats:
+            return False
+        return bool(nan_in(self._file.read_row_group(number, columns=floats, use_threads=False)))
 
     def _facts(
         self, number: int, rows: int, base: int

@@ -410,6 +410,21 @@ def lone_leaves(field: pa.Field) -> list[str]:
     return [] if is_listed(field.type) else [field.name]
 
 
+def lone_floats(schema: pa.Schema) -> list[str]:
+    """Returns the paths of the floats that are not in a list or map."""
+    leaves = (path for field in schema for path in lone_leaves(field))
+    return [path for path in leaves if pa.types.is_floating(type_at(schema, path))]
+
+
+def type_at(schema: pa.Schema, path: str) -> pa.DataType:
+    """Returns the type of a column, or of a field of structs."""
+    top, *below = path.split(".")
+    kind = schema.field(top).type
+    for name in below:
+        kind = kind.field(name).type
+    return kind
+
+
 def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Returns an array stored under an earlier schema as this type, which is of a later schema or
     part of it, or Spark's for it: missing fields become null, and fields that the type lacks are

@@ -22,6 +22,10 @@ D1. Objects of which all rows are read are simply scanned; hidden rows of the ot
 D2. The columns that say where a row is in the log (partition, offset, the time of its append) are
     computed from its number in its file: for few pieces by expressions, which vanish from a plan
     that does not ask for them; for many by a join, if they are asked for at all.
+D3. Conditions on floats are not pushed into the scan, which skips row groups by their least and
+    greatest value: to Spark NaN is the greatest, but objects of earlier releases leave it out of
+    that, and do not say so. The scan does not see through ``nanvl`` of a float with NaN, which is
+    the float.
 
 A scanned row is identified by its file's name and its number in the file. Together they make one
 integer, its *place* in the files: as many bits of Spark's own hash of the name as are needed to
@@ -50,7 +54,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import (
+    DataType,
+    DecimalType,
+    FractionalType,
+    LongType,
+    StructField,
+    StructType,
+)
 
 from clog.connector.opened_logs import check_log_id, opened, types_of
 from clog.connector.options import read_options, texts_of
@@ -233,6 +244,30 @@ def _files(
     if _files_found(frame) != len(names):
         raise CannotScanError("some of its objects are gone")
     return frame
+
+
+def selected(frame: "DataFrame", expressions: Sequence[str], schema: StructType) -> "DataFrame":
+    """Returns columns of `scanned` rows, of this schema, with floats on which the scan evaluates no
+    condition (D3).
+    """
+    shielded = {}
+    for field in schema:
+        column = F.col(name := _quoted(field.name))
+        for path, kind in _floats(field.dataType):
+            same = F.expr(f"nanvl({'.'.join((name, *path))}, {kind}('NaN'))")
+            column = column.withField(".".join(path), same) if path else same
+            shielded[field.name] = column
+    made = frame.selectExpr(*expressions)
+    return made.withColumns(shielded) if shielded else made
+
+
+def _floats(kind: DataType, *path: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yields the floats of a type that are not in lists or maps: quoted names, type."""
+    if isinstance(kind, StructType):
+        for field in kind:
+            yield from _floats(field.dataType, *path, _quoted(field.name))
+    elif isinstance(kind, FractionalType) and not isinstance(kind, DecimalType):
+        yield path, kind.simpleString()
 
 
 def _files_found(frame: "DataFrame") -> int:
@@ -560,8 +595,8 @@ def _scanned_table(spark: "SparkSession", read: BatchRead, manifest: "Manifest")
 
     what, frame = _kept(spark, read, asked, (manifest.version, tuple(starts)), shown)
     if read.table is None:
-        return frame.selectExpr(*columns_of(what, asked, read.options.location.name))
-    return frame.selectExpr(*_rows_of_table(read.table, read.schema))
+        return selected(frame, columns_of(what, asked, read.options.location.name), asked)
+    return selected(frame, _rows_of_table(read.table, read.schema), read.schema)
 
 
 def _scanned_log(
@@ -574,7 +609,7 @@ def _scanned_log(
 
     place = version, tuple(ranges.items()), read.options.uncommitted
     what, frame = _kept(spark, read, read.schema, place, shown)
-    return frame.selectExpr(*columns_of(what, read.schema, read.options.location.name))
+    return selected(frame, columns_of(what, read.schema, read.options.location.name), read.schema)
 
 
 def _kept(

@@ -27,13 +27,15 @@ known here is left out, and only costs reading.
 
 import io
 import json
-import re
+import pickle
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from decimal import Decimal
 from functools import partial, reduce
 from operator import and_, eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -44,7 +46,7 @@ from clog.storage.format.log_info import LogSchema
 from clog.storage.numpy_arrays import scalar
 from clog.storage.objects.reader import Choose
 from clog.storage.read.scan import ReadPiece, read_schema
-from clog.storage.types.columns import arrow_schema, lone_leaves, projected, shaped
+from clog.storage.types.columns import arrow_schema, lone_leaves, projected, shaped, type_at
 from clog.storage.types.rows import RECORD_COLUMNS, Shown, TableColumns
 
 if TYPE_CHECKING:
@@ -52,7 +54,10 @@ if TYPE_CHECKING:
 
 _OF_PIECES: Final = frozenset(("partition", "offset", "timestamp"))
 """Columns about which pieces say something."""
-_NESTED: Final = re.compile(r"FieldRef\.Nested\((?:FieldRef\.Name\([^()]*\) ?)+\)")
+_EXACT: Final = pa.decimal128(38, 0)
+"""A type for integers of all types."""
+_USELESS: Final = pa.dense_union([pa.field("", pa.null())])
+"""A type that nothing but ``is_null`` takes."""
 _types = pa.types
 
 
@@ -149,7 +154,7 @@ class RowFilter:
         """Returns the wanted rows of records that have the columns ``read``."""
         rows = self.shown.of(shaped(batch, self.read))
         try:
-            return batch.filter(_evaluated(self.expression, rows))
+            return batch.filter(_wanted(self.expression, rows))
         except pa.ArrowException as e:
             raise InvalidInputError(f"the filter fails: {e}") from e
 
@@ -193,7 +198,7 @@ class Pruned:
         places = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
         stored = metadata.schema.to_arrow_schema()
         found = [
-            (leaf, places[leaf.path], _type_at(stored, leaf.path))
+            (leaf, places[leaf.path], type_at(stored, leaf.path))
             for leaf in leaves
             if leaf.path in places
         ]
@@ -212,55 +217,130 @@ class Pruned:
 def _expression(given: object, schemas: Sequence[pa.Schema]) -> Any:
     """Returns a user's filter as an expression."""
     if isinstance(given, pc.Expression):
-        if "FieldPath(" in str(given):
-            raise InvalidInputError("the filter refers to columns by number; name them")
+        try:
+            pickle.dumps(given)
+        except pa.ArrowException as e:
+            raise InvalidInputError(
+                f"the filter refers to columns by number, or cannot be stored ({e}); name them"
+            ) from e
         return given
     import pyarrow.parquet as pq
-
-    names = {name for schema in schemas for name in schema.names}
-
-    def named(column: str, operator: str, value: Any) -> tuple[Any, ...]:
-        is_path = column not in names and "." in column
-        return tuple(column.split(".")) if is_path else column, operator, value
 
     try:
         if not isinstance(given, list) or not given:
             raise TypeError(f"not {type(given).__name__}")
         either = [given] if isinstance(given[0], tuple) else given
-        return pq.filters_to_expression([[named(*some) for some in all_of] for all_of in either])
-    except (TypeError, ValueError) as e:
+        return pq.filters_to_expression(
+            [[_condition(*some, schemas=schemas) for some in all_of] for all_of in either]
+        )
+    except (TypeError, ValueError, OverflowError) as e:
         raise InvalidInputError(
             "a filter must be an expression of pyarrow.compute, such as pc.field('price') > 3, or"
             f" a list of tuples, such as [('price', '>', 3)]: {e}"
         ) from e
 
 
-def _names_in(expression: Any, schema: pa.Schema) -> tuple[str, ...] | None:
-    """Returns the columns, or fields of structs, in an expression; None if it does not fit."""
-    text = str(expression)
-    whole = _NESTED.sub("", text)  # What is left may name a whole struct.
-    named: list[str] = []
-    for field in schema:
-        is_whole = not _types.is_struct(field.type) or field.name in whole
-        inner = [field.name] if is_whole else lone_leaves(field)
-        named += [path for path in inner if all(name in text for name in path.split("."))]
-    for some in (named, schema.names):
-        if some and _problem(expression, projected(schema, some)) is None:
-            break
-    else:
+def _condition(
+    column: str, operator: str, value: Any, *, schemas: Sequence[pa.Schema]
+) -> tuple[Any, ...]:
+    """Returns a condition with the column as Arrow names it, and integers of its type."""
+    path = [column] if any(column in schema.names for schema in schemas) else column.split(".")
+    known = (kind for schema in schemas if (kind := _kind_at(schema, path)) is not None)
+    kind = next(known, None)
+    if kind is not None and _types.is_integer(kind):
+        if _is_integer(value):
+            value = _integer(int(value), kind)
+        elif isinstance(value, list | tuple | set | frozenset) and all(
+            v is None or _is_integer(v) for v in value
+        ):
+            value = pa.array([v for v in value if v is None or _fits(int(v), kind)], kind)
+    return (path[0] if len(path) == 1 else tuple(path)), operator, value
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _kind_at(schema: pa.Schema, path: Sequence[str]) -> pa.DataType | None:
+    """Returns the type of a column or field; None if it does not exist."""
+    try:
+        return type_at(schema, ".".join(path))
+    except (KeyError, AttributeError, TypeError):
         return None
-    for name in some if len(some) > 1 else ():
-        fewer = [other for other in some if other != name]
-        if fewer and _problem(expression, projected(schema, fewer)) is None:
-            some = fewer
-    return tuple(some)
+
+
+def _fits(value: int, kind: pa.DataType) -> bool:
+    """Returns whether an integer is one of the type's."""
+    width: int = kind.bit_width
+    low = 0 if _types.is_unsigned_integer(kind) else -(1 << width - 1)
+    return low <= value < low + (1 << width)
+
+
+def _integer(value: int, kind: pa.DataType) -> pa.Scalar:
+    """Returns an integer to compare with those of the type."""
+    if _fits(value, kind):
+        return pa.scalar(value, kind)
+    most = 10**_EXACT.precision - 1  # Further from zero than any integer of the column.
+    return pa.scalar(Decimal(max(-most, min(value, most))), _EXACT)
+
+
+def _names_in(expression: Any, schema: pa.Schema) -> tuple[str, ...] | None:
+    """Returns the columns, or fields, that an expression needs; None if it does not fit."""
+
+    def fits(paths: Sequence[str]) -> bool:
+        return _problem(expression, projected(schema, paths)) is None
+
+    paths = [path for field in schema for path in _fields(field)]
+    if not paths or not fits(paths):
+        return None
+    named = _fewest(fits, paths)
+    if _problem(expression, _others_useless(schema, named)) is not None:
+        named = list(dict.fromkeys(path.partition(".")[0] for path in named))
+    return tuple(named)
+
+
+def _fields(field: pa.Field) -> list[str]:
+    """Returns the paths of a column's fields that are not structs."""
+    if not _types.is_struct(field.type):
+        return [field.name]
+    return [f"{field.name}.{path}" for inner in field.type for path in _fields(inner)]
+
+
+def _fewest(fits: Callable[[Sequence[str]], bool], paths: list[str]) -> list[str]:
+    """Returns as few of the paths as fit, by about 2 k log n questions (QuickXplain)."""
+
+    def needed(given: list[str], rest: list[str], *, is_more: bool) -> list[str]:
+        if is_more and fits(given):
+            return []
+        if len(rest) == 1:
+            return rest
+        first, second = rest[: len(rest) // 2], rest[len(rest) // 2 :]
+        of_second = needed([*given, *first], second, is_more=True)
+        of_first = needed([*given, *of_second], first, is_more=bool(of_second))
+        return [*of_first, *of_second]
+
+    return needed([], paths, is_more=False)
+
+
+def _others_useless(schema: pa.Schema, named: Collection[str]) -> pa.Schema:
+    """Returns the columns of these paths; a cast fails on what else is in them."""
+
+    def changed(field: pa.Field, path: str) -> pa.Field:
+        if path in named:
+            return field
+        if any(name.startswith(f"{path}.") for name in named):
+            return field.with_type(pa.struct([changed(f, f"{path}.{f.name}") for f in field.type]))
+        return pa.field(field.name, _USELESS)
+
+    tops = {path.partition(".")[0] for path in named}
+    return pa.schema([changed(field, field.name) for field in schema if field.name in tops])
 
 
 def _problem(expression: Any, schema: pa.Schema) -> str | None:
     """Returns why rows of the schema cannot be filtered; None if they can."""
-    empty = pa.RecordBatch.from_pylist([], schema)
+    nulls = pa.RecordBatch.from_arrays([pa.nulls(1, f.type) for f in schema], schema=schema)
     try:
-        kind = _evaluated(expression, empty).type
+        kind = _evaluated(expression, nulls).type
     except (pa.ArrowException, TypeError) as e:
         return str(e).partition("\n")[0]
     return None if _types.is_boolean(kind) else f"it is of type {kind}, not bool"
@@ -272,6 +352,53 @@ def _covers_all(expression: Any, schema: pa.Schema, leaf: Leaf) -> bool:
         return True
     with_nan = leaf.field == pa.scalar(float("nan"), leaf.type)
     return not _possible(expression, schema, [with_nan])
+
+
+def _wanted(expression: Any, rows: pa.RecordBatch) -> pa.Array:
+    """Returns which rows are wanted."""
+    try:
+        return _evaluated(expression, rows)
+    except pa.ArrowInvalid:
+        # Arrow compares a column with a value in the narrowest type of both their types, in which
+        # not every integer fits: unsigned ones with signed ones, all with floats.
+        try:
+            return _evaluated(_exact(expression), _of_decimals(rows, _decimals))
+        except (pa.ArrowException, TypeError, ValueError):
+            pass
+        raise
+
+
+def _exact(expression: Any) -> Any:
+    """Returns the expression with decimals for integers, in the form in which Arrow stores it."""
+    made, (stored,) = expression.__reduce__()
+    exact = _of_decimals(pa.ipc.open_file(stored).get_batch(0), _decimal)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, exact.schema) as file:
+        file.write_batch(exact)
+    return made(sink.getvalue())
+
+
+def _of_decimals(
+    rows: pa.RecordBatch, kind_for: Callable[[pa.DataType], pa.DataType]
+) -> pa.RecordBatch:
+    """Returns the rows with these types for those of their columns."""
+    schema = rows.schema
+    for i, field in enumerate(schema):
+        schema = schema.set(i, field.with_type(kind_for(field.type)))
+    columns = [column.cast(field.type) for column, field in zip(rows.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _decimal(kind: pa.DataType) -> pa.DataType:
+    """Returns the type for values of a type: for integers decimals."""
+    return _EXACT if _types.is_integer(kind) else kind
+
+
+def _decimals(kind: pa.DataType) -> pa.DataType:
+    """Returns the type for columns of a type: for integers, also in structs, decimals."""
+    if not _types.is_struct(kind):
+        return _decimal(kind)
+    return pa.struct([field.with_type(_decimals(field.type)) for field in kind])
 
 
 def _evaluated(expression: Any, batch: pa.RecordBatch) -> pa.Array:
@@ -347,18 +474,10 @@ def _is_plain(stored: pa.DataType) -> bool:
     return any(of(stored) for of in plain) or stored in (pa.float32(), pa.float64())
 
 
-def _type_at(schema: pa.Schema, path: str) -> pa.DataType:
-    top, *below = path.split(".")
-    kind = schema.field(top).type
-    for name in below:
-        kind = kind.field(name).type
-    return kind
-
-
 def _leaves(name: str, path: str, shown: pa.Schema) -> Iterator[Leaf]:
     """Yields the leaves of a column, stored at the path, that a filter names."""
-    for inner in lone_leaves(pa.field("", _type_at(shown, name))):
-        yield Leaf(name + inner, path + inner, _type_at(shown, name + inner))
+    for inner in lone_leaves(pa.field("", type_at(shown, name))):
+        yield Leaf(name + inner, path + inner, type_at(shown, name + inner))
 
 
 def _all_of(expressions: Iterable[Any]) -> Any:
@@ -456,7 +575,7 @@ def _function(part: Any, schema: pa.Schema) -> Any:
         return field.is_valid()
     named, options = next(iter(kind.items()))
     if named == "IsIn" and not options.get("nulls_equal"):
-        return field.isin(pa.array(_value(part["input"][1]).as_py()))
+        return field.isin(_value(part["input"][1]).values)
     if named == "IsBetween" and options["closed"] == "Both":
         low, high = (_value(bound) for bound in part["input"][1:])
         return (field >= low) & (field <= high)

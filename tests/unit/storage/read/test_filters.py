@@ -143,6 +143,93 @@ def test_a_log_of_bytes(make_log):
     assert [row["offset"] for row in log.read(filter=pc.field("key") == b"a").to_pylist()] == [0]
 
 
+LONG = ["é" * 100 + end for end in "abc"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "ids"),
+    [
+        (("city", "in", LONG[:2]), [0, 1]),
+        (("city", "not in", LONG[:2]), [2]),
+        (pc.field("city").isin(LONG[1:]), [1, 2]),
+        (~pc.field("city").isin([LONG[2], "ü" * 300]), [0, 1]),
+        (pc.struct_field(pc.field("place"), "city").isin(LONG[:1]), [0]),
+        (pl.col("city").is_in(LONG[:2]), [0, 1]),
+        (~pl.col("city").is_in(LONG[:2]), [2]),
+    ],
+)
+def test_a_filter_has_texts_of_any_length(make_log, condition, ids):
+    """Its own text, which Arrow shortens in the middle of a letter, means nothing."""
+    rows = [{"id": i, "city": text, "place": {"city": text}} for i, text in enumerate(LONG)]
+    log = make_log(key="id", like=rows)
+    log.append(rows)
+    if isinstance(condition, pl.Expr):
+        found = log.table().to_polars(lazy=True).filter(condition).collect()["id"].to_list()
+    else:
+        where = [condition] if isinstance(condition, tuple) else condition
+        found = log.table(filter=where)["id"].to_pylist()
+    assert sorted(found) == ids
+
+
+HIGH = 2**63
+
+
+@pytest.mark.parametrize(
+    ("condition", "ids"),
+    [
+        (("n", ">", 5), [1, 2]),
+        (("n", ">=", HIGH), [1, 2]),
+        (("n", "<", 2**64), [0, 1, 2]),
+        (("n", ">", -(10**50)), [0, 1, 2]),
+        (("n", "in", [HIGH, -1, 2**64]), [1]),
+        (("n", "not in", {np.uint64(HIGH), None}), [0, 2]),
+        (("s.n", "==", 2**64 - 1), [2]),
+        (("n", ">", 2.5), [1, 2]),
+        (("i", ">", 2.5), [1, 2]),
+        (("i", "<", HIGH), [0, 1, 2]),
+        (pc.field("n") > 5, [1, 2]),
+        (pc.field("s", "n") > 5, [1, 2]),
+        ((pc.field("n") > 5) & (pc.field("n") == pa.scalar(HIGH, pa.uint64())), [1]),
+        (pc.field("n").isin(pa.array([1, HIGH], pa.uint64())), [0, 1]),
+        (pl.col("n") > 5, [1, 2]),
+        (pl.col("n").is_in([1, HIGH]), [0, 1]),
+        (pl.col("n").is_between(2, HIGH), [1]),
+    ],
+)
+def test_integers_are_compared_exactly(make_log, condition, ids):
+    """With values of any type and size, also unsigned ones from 2^63 on, which Arrow takes for
+    signed ones, and those that a float has no bits for.
+    """
+    numbers = [1, HIGH, 2**64 - 1]
+    kind = pa.struct([("n", pa.uint64())])
+    rows = pa.table(
+        {
+            "id": pa.array([0, 1, 2, 3], pa.int64()),
+            "n": pa.array([*numbers, None], pa.uint64()),
+            "i": pa.array([1, 2**24 + 1, HIGH - 1, None], pa.int64()),
+            "s": pa.array([*({"n": n} for n in numbers), None], kind),
+        }
+    )
+    log = make_log(key="id", like=rows)
+    log.append(rows)
+    if isinstance(condition, pl.Expr):
+        found = log.table().to_polars(lazy=True).filter(condition).collect()["id"].to_list()
+    else:
+        where = [condition] if isinstance(condition, tuple) else condition
+        found = log.table(filter=where)["id"].to_pylist()
+    assert sorted(found) == ids
+
+
+def test_a_cast_struct_is_read_whole(make_log):
+    """Its fields are not taken for missing ones, which Arrow fills with null."""
+    rows = [{"id": i, "place": {"zone": i, "city": "Riga"}} for i in range(3)]
+    log = make_log(key="id", like=rows)
+    log.append(rows)
+    kind = pa.struct([("zone", pa.int32()), ("city", pa.string())])
+    where = pc.struct_field(pc.field("place").cast(kind), "zone") > 0
+    assert len(log.table(filter=where)) == 2
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -4,10 +4,13 @@ import importlib.util
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
 from clog.storage.log import Log
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "properties"))  # For `predicates`.
 
 
 def pytest_collection_modifyitems(items):

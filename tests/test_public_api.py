@@ -153,6 +153,7 @@ def test_fields_of_results():
         "started_ms",
         "timeout_ms",
         "home",
+        "held_offsets",
     ]
     for name in ("to_arrow", "to_pandas", "to_polars", "to_duckdb", "to_batches"):
         assert positional(getattr(Table, name)) == "self"

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from clog.storage.format.chunks import Chunk, Segment
 from clog.storage.format.commits import Edit
 from clog.storage.format.documents import NONE
-from clog.storage.format.log_info import TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
+from clog.storage.format.log_info import (
+    TRANSACTIONS,
+    UNDECIDED_RECORDS,
+    WHOLE_TRANSACTIONS,
+    FeatureNames,
+)
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.transactions import (
     ABORTED,
@@ -20,6 +25,7 @@ from clog.storage.format.transactions import (
     PREPARED,
     TRANSACTION,
     AppendedBy,
+    Committed,
     Ending,
     Joining,
     TransactionName,
@@ -28,7 +34,8 @@ from clog.storage.format.transactions import (
     WriterEntry,
 )
 
-_FEATURES = FeatureNames((UNDECIDED_RECORDS,), (TRANSACTIONS,))
+_OLD = FeatureNames((UNDECIDED_RECORDS,), (TRANSACTIONS,))
+_FEATURES = (_OLD, _OLD.with_added(FeatureNames(write=(WHOLE_TRANSACTIONS,))))
 _OTHER = "2" * 32
 _UNENDED_MAX = 4
 _OUTCOMES = (COMMITTED, ABORTED)
@@ -38,7 +45,7 @@ _LOG_IDS = st.integers(0, 2**128 - 1).map(lambda n: f"{n:032x}")
 def kinds_now(manifest: Manifest) -> list[str]:
     """Returns what may happen to transactions after the manifest, as `undecided_edits` takes it."""
     unended, markers = manifest.head.unended, manifest.markers
-    kinds = ["undecided"] * (len(unended) < _UNENDED_MAX)
+    kinds = ["undecided"] * (len(unended) < _UNENDED_MAX) + ["deferred"]
     kinds += ["end", "end"] * bool(unended)
     kinds += ["marked"] * any(m.horizon_ms == NONE for m in markers)
     kinds += ["unmarked"] * any(m.horizon_ms != NONE for m in markers)
@@ -54,6 +61,12 @@ def undecided_edits(draw: st.DrawFn, manifest: Manifest, kind: str, append: Edit
     match kind:
         case "undecided":
             return draw(_joining(manifest, append))
+        case "deferred":
+            version = manifest.version + 1
+            state = TransactionState(0, version, Committed(0, version, version))
+            writer = WriterEntry("late", TRANSACTION, None, NONE, None, version, state)
+            by = AppendedBy(writer, 0, len(append.by_object()))
+            return replace(append, features=draw(st.sampled_from(_FEATURES)), writers=(by,))
         case "end":
             entry = draw(st.sampled_from(manifest.head.unended))
             outcome = entry.state if entry.is_decided else draw(st.sampled_from(_OUTCOMES))
@@ -73,6 +86,7 @@ def _joining(draw: st.DrawFn, manifest: Manifest, append: Edit) -> Edit:
     going_on = [e for e in manifest.head.unended if e.state == OPEN]
     if state == OPEN and going_on and draw(st.booleans()):
         entry = replace(draw(st.sampled_from(going_on)), version=NONE, started_ms=NONE, first={})
+        entry = replace(entry, held={}, since=NONE)
     else:
         home = mine if state == OPEN else draw(st.sampled_from([mine, _OTHER]))
         entry = Unended(
@@ -89,7 +103,7 @@ def _joining(draw: st.DrawFn, manifest: Manifest, append: Edit) -> Edit:
     objects = 0 if entry.participants else len(append.by_object())
     return replace(
         Edit() if entry.participants else append,
-        features=_FEATURES,
+        features=draw(st.sampled_from(_FEATURES)),
         unended=(Joining(entry, 0, objects),),
         writers=(AppendedBy(writer, 0, objects),),
     )

@@ -6,6 +6,7 @@ import independent_reader as ir
 import make_golden
 import pyarrow as pa
 from second_reader import log as second_reader
+from second_reader.undecided import unended_of
 
 from clog.storage.cuts import cuts_of
 from clog.storage.format.chunks import DEAD, MASK, Chunk
@@ -32,9 +33,8 @@ def agree(root, log, *, whole_history=True):
     assert state["tombstones_removed"] == list(manifest.tombstones_removed)
     assert state["orders_removed"] == list(manifest.orders_removed)
     assert state["uncleanable"].keys() == {str(p) for p in manifest.uncleanable}
-    assert [entry_of(entry) for entry in state["unended"]] == [
-        entry_of(entry) for entry in UNENDED.write(manifest.head.unended)
-    ]
+    unended = UNENDED.write(manifest.head.unended)
+    assert state["unended"] == unended_of(unended, manifest.head.log.partitions)
     own, head = state["state"], manifest.head
     assert (own.kept, own.members) == (KEEPS.write(head.kept), MEMBERS.write(head.members))
     for cut in cuts_of(log.handle):
@@ -56,11 +56,6 @@ def agree(root, log, *, whole_history=True):
 def plainly(row):
     """A record without its horizon, typed keys and values as JSON has them."""
     return make_golden.plainly((*row[:5], None))[:5]
-
-
-def entry_of(entry):
-    """A transaction that has not ended, without what may be absent."""
-    return {**entry, "participants": entry.get("participants", [])}
 
 
 def chunks_of(segment):

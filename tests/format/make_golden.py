@@ -317,6 +317,25 @@ def undecided(root: Path) -> None:
     discard(elsewhere)
 
 
+def whole(root: Path) -> None:
+    """Visible transactions that began between appends of others, one after the other: the last one
+    holds back all of them, and deferred ones and their other partitions with them.
+    """
+    log, clock = create(root, segment_chunks="3"), ManualClock(START_MS)
+    logs = [Log.open(str(root), clock=clock, ids=SeededIds(n)) for n in range(20, 24)]
+    begun = []
+    for n, each in enumerate(logs):
+        begun.append(each.transaction(f"visible-{n}", visible=True))
+        begun[n].append([{"key": "k", "value": f"{n} begins"}], partition=n % 2)
+        with log.transaction("deferred") as t:
+            t.append([{"key": f"d{i}", "value": f"{n}.{i}"} for i in range(4)])
+        if n:
+            begun[n - 1].append([{"key": "k", "value": f"{n - 1} goes on"}], partition=n % 2)
+            begun[n - 1].append([{"key": "k", "value": f"{n - 1} goes on"}], partition=0)
+            begun[n - 1].commit() if n < 3 else begun[n - 1].abort()
+    log.append([{"key": "k", "value": "plain"}], partition=0)
+
+
 class _UndoneError(Exception):
     """What makes a transaction abort."""
 
@@ -518,6 +537,7 @@ CASES: dict[str, Case] = {
     "columns": columns,
     "transactions": transactions,
     "undecided": undecided,
+    "whole": whole,
     "typed": typed,
     "typed-keys": typed_keys,
     "mirrored": mirrored,

@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 import random_logs
-from agreement import entry_of
 from second_reader import edits, snapshots
 from second_reader.documents import FormatError
 from second_reader.log import Log as SecondLog
+from second_reader.undecided import unended_of
 
 from clog.storage import Log
 from clog.storage.errors import ClogError
@@ -95,7 +95,7 @@ def facts(manifest):
         "orders": list(manifest.orders_removed),
         "head": (head.orphan_floor, head.oldest_readable, dict(head.config), head.config_epoch),
         "writers": [(w.writer_id, w.kind, w.sequence, w.version) for w in head.writers],
-        "unended": [entry_of(entry) for entry in UNENDED.write(head.unended)],
+        "unended": unended_of(UNENDED.write(head.unended), head.log.partitions),
         "markers": [astuple(marker) for marker in manifest.markers],
         "outcomes": [
             (c.undecided and astuple(c.undecided), c.aborted) for _, c in manifest.chunks()

@@ -158,6 +158,29 @@ def test_it_reads_a_log_that_is_kept_for_a_cut(older, tmp_path, monkeypatch, how
     assert cuts_of(log.handle)
 
 
+@pytest.mark.parametrize("how", ["cold", "warm"])
+def test_it_reads_a_log_whose_transactions_are_kept_whole(older, tmp_path, how):
+    """FORMAT.md §11.5: what is held back is beside what it knows: it ends at the first undecided
+    record; and it refuses to append, as it would not hold back what it adds.
+    """
+    log = Log.create(str(tmp_path / "log"), partitions=1)
+    log.append(ONE)
+    t, other = (Log.open(log.url).transaction(name, visible=True) for name in ("one", "other"))
+    t.append(ONE)
+    other.append(ONE)
+
+    def cross():
+        t.append(ONE)
+        t.commit()
+
+    told = older(how, cross)
+    refused = [told.pop(name) for name in ("append", "alter", "clean")]
+    names = "has the features ['whole-transactions'], which this clog can read"
+    assert all(names in r for r in refused)
+    assert told == {"read": 2, "table": 1}
+    assert log.stable_offsets() == {0: 1}
+
+
 def test_it_knows_the_edit_that_adds_a_feature(log, older):
     """Decision 0017: it continues to read, and writes if it knows the feature."""
     log.upgrade([DEAD_ROWS])

@@ -353,8 +353,6 @@ def _partition(
             f"tombstones kept from offset {detail['delete_retention_offset']} on; earliest"
             f" delete horizon {when}, {moment(horizon_ms)}\n"
         )
-    if held := detail["retention_held"]:
-        lines.append(f"{held}\n")
     lines.append(f"next: {action}", "bold" if action.startswith("clean now") else "")
     return Group(picture, Padding(lines, (0, 0, 0, _INDENT)))
 
@@ -451,13 +449,18 @@ def as_words(kind: Any) -> str:
 
 def transaction_words(transaction: "TransactionDescription") -> str:
     """Returns a line about a transaction that has not ended."""
-    first = ", ".join(f"{p} from {offset}" for p, offset in transaction["first_offsets"].items())
-    where = f"; undecided in partitions {first}" if first else ""
+    first, held = transaction["first_offsets"], transaction["held_offsets"]
+    where = f"; undecided in partitions {_from(first)}" if first else ""
+    where += f"; readers wait in partitions {_from(held)}" if held != first else ""
     home = f"; decided by {transaction['home']}" if transaction["home"] else ""
     return (
         f"{transaction['id']!r}, epoch {transaction['epoch']}, number {transaction['number']}:"
         f" {transaction['state']} since {moment(transaction['started_ms'])}{where}{home}"
     )
+
+
+def _from(offsets: Mapping[str, int]) -> str:
+    return ", ".join(f"{p} from {offset}" for p, offset in sorted(offsets.items()))
 
 
 def _totals(log: "LogDescription", now_ms: int) -> dict[str, str]:
@@ -675,6 +678,7 @@ def _shown(info: "TransactionInfo") -> "TransactionDescription":
         "timeout_ms": info.timeout_ms,
         "home": info.home,
         "first_offsets": {str(p): offset for p, offset in info.first_offsets.items()},
+        "held_offsets": {str(p): offset for p, offset in info.held_offsets.items()},
     }
 
 

@@ -524,9 +524,7 @@ class ShownLogs:
             {"id": w.writer_id, "kind": w.kind, "sequence": w.sequence, "version": w.version}
             for w in reversed(log.handle.tip.head.writers)
         ]
-        open_ones = [
-            asdict(t) | {"first_offsets": dict(t.first_offsets)} for t in log.transactions()
-        ]
+        open_ones = [asdict(t) for t in log.transactions()]
         return {"readers": found, "transactions": open_ones, "writers": writers}
 
     def _lag_of(self, lags: dict[str, dict[int, int]], reader: "Reader") -> list[tuple[int, int]]:

@@ -115,7 +115,7 @@ class Holding:
         head = self._handle.tip.head
         state = state_of(self._handle.writer_pages, head, self.id)
         done = None if state is None else state.committed
-        if done is None or all(e.version > done.version for e in head.unended if e.first):
+        if done is None or all(e.oldest > done.version for e in head.unended if e.holds):
             return {}
         return dict(enumerate(head.partitions.end))
 

@@ -42,17 +42,14 @@ from clog.storage.errors import (
     VersionExpiredError,
     version_expired,
 )
-from clog.storage.format.chunks import Chunk
-from clog.storage.format.commits import Commit, Edit, Head, edit_of, read_commit
+from clog.storage.format.commits import Commit, Edit, Head, edit_of, read_commit, unended_after
 from clog.storage.format.cuts import CutEntry, CutLog, Keep, read_logs, stored_logs
-from clog.storage.format.documents import NONE
-from clog.storage.format.log_info import NAMED_CUTS, FeatureNames
+from clog.storage.format.documents import NONE, Offsets
+from clog.storage.format.log_info import NAMED_CUTS, NO_FEATURES, FeatureNames
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.transactions import (
     COMMITTED,
     PARTICIPANT,
-    TRANSACTION,
-    AppendedBy,
     TransactionName,
 )
 from clog.storage.format.writers import find_writer
@@ -580,24 +577,11 @@ def drop_cut(home: Handle, name: str, *, force: bool = False) -> None:
             _LOGGER.warning("%s still keeps a cut until its cleaner releases it: %s", log.url, e)
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """How a log shows a transaction: nothing up to the version ``hidden``, all from the version
-    ``whole`` on, and part of it in between.
-    """
-
-    hidden: int
-    whole: int
-
-
-_SHOWN_BEFORE: Final = Shown(-1, 0)
-
-
 class _Followed:
-    """One log while a cut is computed: the outcomes of its transactions since a first version.
+    """One log while a cut is computed: from which version on it shows which transaction.
 
-    A transaction is shown once it has ended and no undecided one has records before its own, as
-    those hold back the last stable offset. So the ends of both count, partition by partition.
+    It shows one once that has ended and no undecided one holds it back: all of it at once, as the
+    head does (`unended_after`).
 
     Attributes:
         handle: the log.
@@ -607,23 +591,22 @@ class _Followed:
     """
 
     def __init__(self, handle: Handle, back: int) -> None:
-        self.handle = handle
-        tip = handle.refresh()
-        self.first = max(tip.version - back, tip.head.oldest_readable)
-        with reading(handle.store, self.first):
+        self.handle, self._id = handle, handle.standing.log_id
+        tip, store = handle.refresh(), handle.store
+        self.first = self.bound = max(tip.version - back, tip.head.oldest_readable)
+        with reading(store, self.first):
             is_tip = self.first == tip.version
-            self._head = tip.head if is_tip else read_commit(handle.store, self.first).head
-        self.bound = self.first
+            head = self._first_head = tip.head if is_tip else read_commit(store, self.first).head
+            # What is held back by then came since.
+            since = min((e.oldest for e in head.unended if e.holds), default=self.first + 1)
+            self._seen = min(since - 1, self.first)
+            if self._seen < self.first:
+                head = read_commit(store, self._seen).head
         self.aborted: set[TransactionName] = set()
-        unended = self._head.unended
-        self._open = {entry.name for entry in unended if not entry.is_decided}
-        # In its home, a transaction ends when it is decided; a later end removes the entry.
-        self._decided = {entry.name for entry in unended if entry.is_decided}
-        self._ended: dict[TransactionName, int] = {}
-        self._offsets = {entry.name: dict(entry.first) for entry in unended if entry.first}
-        # Records after the oldest transaction that was undecided then may be hidden.
-        oldest = min((entry.version for entry in unended if entry.first), default=self.first + 1)
-        self._seen = min(oldest - 1, self.first)
+        self._unended, self._features = head.unended, head.log.features
+        self._shown: dict[TransactionName, int] = {}
+        self._hidden: dict[TransactionName, Offsets] = {}
+        self._note_undecided()
 
     def look(self) -> None:
         """Notes what came since the last look; 1 GET, and those of the commits since."""
@@ -635,67 +618,55 @@ class _Followed:
             records, _ = edits_back_to(store, newer, self._seen + 1, partial(read_commit, store))
         for record in records:
             if record.version > self._seen:
-                self._note(edit_of(store, record), record.version)
+                self._note(edit_of(store, record), record.version, record.time_ms)
         self._seen = tip.version
 
     def set_bound(self) -> None:
         """Makes the newest version seen so far the highest that a cut may use."""
         self.bound = self._seen
 
-    def _note(self, edit: Edit, version: int) -> None:
-        is_later = version > self.first
-        for ending in edit.ends:
-            name = ending.name
-            if name in self._decided:
-                continue
-            is_home = name.home == self.handle.standing.log_id
-            if is_home and is_later:
-                self._decided.add(name)
-            if ending.outcome != COMMITTED:
-                self.aborted.add(name)
-            elif is_home and (by := _writer_of(edit, name)) is not None:
-                self._begin(name, edit.chunks_of(by))
-            if is_later:
-                self._open.discard(name)
-                self._ended.setdefault(name, version)
-        for joining in edit.unended:
-            self._begin(joining.entry.name, edit.chunks_of(joining))
-            if is_later:
-                self._open.add(joining.entry.name)
+    def _note(self, edit: Edit, version: int, time_ms: int) -> None:
+        self._unended = unended_after(
+            self._unended, self._features, edit, version=version, time_ms=time_ms
+        )
+        self._features = self._features.with_added(edit.features or NO_FEATURES)
+        self._note_undecided()
+        own = _committed_here(edit, self._id, version)
+        self._hidden |= {name: first for name, first in own.items() if name in self._hidden}
+        self.aborted |= {e.name for e in edit.ends if e.outcome != COMMITTED}
+        undecided = {e.name: e.holds for e in self._unended if not e.is_decided}
+        for name, first in [*self._hidden.items()]:
+            begins = [
+                (by[p], at) for by in undecided.values() for p, at in first.items() if p in by
+            ]
+            if name not in undecided and all(held > at for held, at in begins):
+                self._shown[name] = version
+                del self._hidden[name]
 
-    def _begin(self, name: TransactionName, chunks: Sequence[tuple[int, Chunk]]) -> None:
-        offsets = self._offsets.setdefault(name, {})
-        for p, chunk in chunks:
-            offsets.setdefault(p, chunk.base)
+    def _note_undecided(self) -> None:
+        """Notes what is undecided in several logs. It is hidden, with the records that it has."""
+        for entry in self._unended:
+            name = entry.name
+            if not entry.is_decided and (entry.participants or name.home != self._id):
+                self._hidden[name] = entry.first
 
     @property
     def names(self) -> set[TransactionName]:
-        """The transactions that wrote something, or are undecided."""
-        return {*self._offsets, *self._ended, *self._open}
+        """The transactions over several logs that it may not have shown at first."""
+        return {*self._hidden, *self._shown}
 
-    def shows(self, name: TransactionName) -> Shown | None:
-        """Returns how this log shows a transaction; None if it has nothing of it."""
-        if name not in self.names:
-            return _SHOWN_BEFORE if self._knew(name) else None
-        end, offsets = self._end(name), self._offsets.get(name, {})
-        each = [
-            max(
-                self._end(other)
-                for other, first in self._offsets.items()
-                if other == name or first.get(p, _PENDING) < offset
-            )
-            for p, offset in offsets.items()
-        ] or [end]
-        return Shown(min(each) - 1, max(each))
-
-    def _end(self, name: TransactionName) -> int:
-        """Returns the version from which a transaction is no longer undecided."""
-        return _PENDING if name in self._open else self._ended.get(name, 0)
+    def shows(self, name: TransactionName) -> int | None:
+        """Returns the version from which on this log shows a transaction; None if it has nothing of
+        it.
+        """
+        if name in self._hidden:
+            return _PENDING
+        return self._shown.get(name, 0 if self._knew(name) else None)
 
     def _knew(self, name: TransactionName) -> bool:
         """Returns whether a transaction without later traces had ended by the first version."""
-        handle, head = self.handle, self._head
-        if name.home == handle.standing.log_id:
+        handle, head = self.handle, self._first_head
+        if name.home == self._id:
             state = state_of(handle.writer_pages, head, name.id)
             done = None if state is None else state.committed
             return done is not None and (done.epoch, done.number) >= (name.epoch, name.number)
@@ -704,25 +675,30 @@ class _Followed:
         return state is not None and (state.epoch, state.number) >= (name.epoch, name.number)
 
 
-def _writer_of(edit: Edit, name: TransactionName) -> AppendedBy | None:
-    key = TRANSACTION, name.id
-    return next((by for by in edit.writers if by.entry.key == key), None)
+def _committed_here(edit: Edit, home: str, version: int) -> dict[TransactionName, Offsets]:
+    """Returns the first offsets of a home's own records, by the transaction that ends there."""
+    done = [(by, by.entry.committed_by(version)) for by in edit.writers]
+    return {
+        TransactionName(home, by.entry.writer_id, at.epoch, at.number): edit.first_of(by)
+        for by, at in done
+        if at is not None
+    }
 
 
 def consistent(
-    bounds: Mapping[str, int], shown: Iterable[Mapping[str, Shown]], firsts: Mapping[str, int]
+    bounds: Mapping[str, int], shown: Iterable[Mapping[str, int]], firsts: Mapping[str, int]
 ) -> dict[str, int] | None:
     """Returns the highest versions up to the bounds that show all or nothing of each transaction
     (N3), or None if one would be below the first of its log. ``shown``: for each transaction, by
-    log, how that shows it.
+    log, from which version on that shows it.
     """
     versions, each = dict(bounds), list(shown)
     while lower := {
-        log: how.hidden
+        log: since - 1
         for logs in each
-        if any(versions[log] < how.whole for log, how in logs.items())
-        for log, how in logs.items()
-        if versions[log] > how.hidden
+        if any(versions[log] < since for log, since in logs.items())
+        for log, since in logs.items()
+        if versions[log] >= since
     }:
         if any(version < firsts[log] for log, version in lower.items()):
             return None

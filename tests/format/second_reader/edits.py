@@ -26,7 +26,16 @@ from second_reader.state import (
     data_object,
 )
 from second_reader.types import parse_schema
-from second_reader.undecided import Joining, drop_markers, ends, hold, joins, marked, unmarked
+from second_reader.undecided import (
+    Joining,
+    committed,
+    drop_markers,
+    ends,
+    hold,
+    joins,
+    marked,
+    unmarked,
+)
 
 
 def create(log_id: str, commit: Json, edit: Json) -> State:
@@ -73,6 +82,7 @@ def apply(state: State, commit: Json, edit: Json) -> None:
             hold(state, joining, objects)
         if key == "uncleanable" and "writers" in edit:
             _writers(state, edit["writers"], len(objects))
+            committed(state, edit["writers"], objects)
     check_covered(state)
     state.check_object_names()
 

@@ -182,8 +182,9 @@ class State:
     def stable(self, p: int) -> int:
         """The last stable offset of a partition (§11.2)."""
         partition = self.partitions[p]
-        firsts = [each["first"][str(p)] for each in self.unended if str(p) in each["first"]]
-        return max(min(firsts), partition.start) if firsts else partition.end
+        entries = [each.get(name, {}) for each in self.unended for name in ("first", "held")]
+        held = [offsets[str(p)] for offsets in entries if str(p) in offsets]
+        return max(min(held), partition.start) if held else partition.end
 
     def need_taken_offsets(self) -> None:
         """Refuses given offsets in a log that assigns them itself (§16)."""

@@ -10,6 +10,7 @@ from second_reader.state import Chunk, DataObject, Name, State
 UNENDED_MAX = 64
 DECIDED = ("committed", "aborted")
 STATES = ("open", "prepared", *DECIDED)
+MAYBE = ("held", "since")
 MARKER_COLUMNS = "p offset id epoch number outcome horizon"
 
 
@@ -62,12 +63,16 @@ def unended_of(body: Any, count: int) -> list[Json]:
         entry = entry_of(each)
         first = each.get("first")
         need(isinstance(first, dict), "11.2", "no first offsets")
-        for number, offset in first.items():
+        held = each.get("held", {})
+        need(isinstance(held, dict), "11.5", "no held offsets")
+        for number, offset in (*first.items(), *held.items()):
             proper = number.isdecimal() and str(int(number)) == number and int(number) < count
             need(proper, "2", f"no partition {number}")
             integer(offset, "11.2")
         numbers = {name: integer(each.get(name), "11.2") for name in ("version", "started_ms")}
-        entries.append({**entry, **numbers, "first": first})
+        integer(each.get("since", 0), "11.5")
+        more = {name: each[name] for name in MAYBE if name in each}
+        entries.append({**entry, **numbers, "first": first, **more})
     names = [name_of(each) for each in entries]
     need(len(set(names)) == len(names), "11.2", "a transaction is listed twice")
     return entries
@@ -87,7 +92,8 @@ def ends(state: State, value: list[Any]) -> None:
                 continue
             _decide(state, name, outcome, sorted(map(int, entry["first"])))
             if entry["participants"]:
-                state.unended.append({**entry, "state": outcome, "first": {}})
+                left = {name: value for name, value in entry.items() if name not in MAYBE}
+                state.unended.append({**left, "state": outcome, "first": {}})
 
 
 def _decide(state: State, name: Name, outcome: str, partitions: list[int]) -> None:
@@ -112,7 +118,7 @@ def joins(state: State, value: list[Any]) -> list[Joining]:
         known = [each for each in state.unended if name_of(each) == name]
         need(all(each["state"] not in DECIDED for each in known), "11.2", "it is decided")
         new = {"version": state.version, "started_ms": state.time_ms, "first": {}}
-        kept = {n: known[0][n] for n in new} if known else new
+        kept = {n: known[0][n] for n in (*new, *MAYBE) if n in known[0]} if known else new
         entry = {**entry, **kept, "first": dict(kept["first"])}
         state.unended = [each for each in state.unended if name_of(each) != name] + [entry]
         need(len(state.unended) <= UNENDED_MAX, "11.2", "too many transactions")
@@ -127,12 +133,53 @@ def hold(state: State, joining: list[Joining], objects: list[DataObject]) -> Non
     """Makes the chunks of a transaction's objects undecided."""
     for each in joining:
         need(each.first <= each.next <= len(objects), "11.2", "objects that are not there")
-        paths = {described.path for described in objects[each.first : each.next]}
-        for p, partition in enumerate(state.partitions):
-            for chunk in partition.chunks():
-                if chunk.object.path in paths:
-                    chunk.undecided = name_of(each.entry)
-                    each.entry["first"].setdefault(str(p), chunk.base)
+        before = held_by(each.entry)
+        added = _first_of(state, objects[each.first : each.next], name_of(each.entry))
+        each.entry["first"] = {**added, **each.entry["first"]}
+        _keep_together(state, added, each.entry, before)
+
+
+def committed(state: State, writers: list[Any], objects: list[DataObject]) -> None:
+    """What transactions add that are committed by this edit (§11.5)."""
+    for each in writers:
+        if each[1] == "transaction" and (each[7].get("committed") or [-1])[-1] == state.version:
+            _keep_together(state, _first_of(state, objects[each[5] : each[6]]))
+
+
+def held_by(entry: Json) -> dict[str, int]:
+    """From which offsets on it holds back, by partition (§11.5)."""
+    return {**entry["first"], **entry.get("held", {})}
+
+
+def _first_of(state: State, objects: list[DataObject], name: Name | None = None) -> dict[str, int]:
+    paths, first = {each.path for each in objects}, {}
+    for p, partition in enumerate(state.partitions):
+        for chunk in partition.chunks():
+            if chunk.object.path in paths:
+                chunk.undecided = name or chunk.undecided
+                first.setdefault(str(p), chunk.base)
+    return first
+
+
+def _keep_together(
+    state: State, added: Json, mine: Json | None = None, before: Json | None = None
+) -> None:
+    if "whole-transactions" not in state.features:
+        return
+    now = added if mine is None else held_by(mine)
+    for other in state.unended:
+        theirs = held_by(other)
+        touches = any(number in theirs for number in added)
+        holds = bool(before) and all(
+            number in theirs and theirs[number] <= offset for number, offset in before.items()
+        )
+        lower = {n: at for n, at in now.items() if n not in theirs or at < theirs[n]}
+        if other is not mine and (touches or holds) and lower:
+            other["held"] = {**other.get("held", {}), **lower}
+            oldest = other.get("since", other["version"])
+            since = oldest if mine is None else mine.get("since", mine["version"])
+            if since < oldest:
+                other["since"] = since
 
 
 def marked(state: State, value: list[Any]) -> None:

@@ -42,7 +42,6 @@ def detail(**changes):
         "delete_retention_bytes": None,
         "markers": 0,
         "uncleanable": None,
-        "retention_held": None,
     } | changes
 
 

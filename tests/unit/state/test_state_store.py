@@ -238,6 +238,26 @@ def test_a_store_opened_behind_an_undecided_transaction(make_log, open_store, op
     assert again.get("count") == b"1"
 
 
+def test_a_store_opened_behind_one_that_began_later(make_log, open_store, open_log, tmp_path):
+    """S51: it holds back what was committed before it began, with one that was open then."""
+    log = make_log()
+    one, other = (open_log().transaction(name, visible=True) for name in ("one", "other"))
+    one.append([{"key": "x", "value": "1"}])
+    s = open_store()
+    s.put("count", "1")
+    s.commit()
+    s.close()
+    other.append([{"key": "y", "value": "1"}])
+    one.append([{"key": "x", "value": "2"}])
+    one.commit()
+    again = open_store(folder=tmp_path / "elsewhere")
+    with pytest.raises(CommitConflictError, match="cannot show what it committed yet"):
+        again.get("count")
+    other.commit()
+    assert again.get("count") == b"1"
+    assert table_of(log)[b"x"] == b"2"
+
+
 def test_a_store_opened_before_an_undecided_transaction(make_log, open_store, open_log, tmp_path):
     """S51: what follows the last commit under the id hides nothing of it."""
     make_log()

@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import pytest
@@ -22,7 +23,6 @@ from clog.storage import (
     snapshot,
 )
 from clog.storage.cuts import (
-    Shown,
     _consistent_logs,
     changed_since,
     consistent,
@@ -394,16 +394,10 @@ def test_a_waiting_end_is_finished(disk, logs):
 def test_ends_that_cross_have_no_cut_between():
     """S74: of two transactions, one ended first in one log, the other in another."""
 
-    def ended(**logs):
-        return {log: Shown(version - 1, version) for log, version in logs.items()}
-
-    crossing, none = [ended(a=5, b=8), ended(a=7, b=6)], {"a": 0, "b": 0}
+    crossing, none = [{"a": 5, "b": 8}, {"a": 7, "b": 6}], {"a": 0, "b": 0}
     assert consistent({"a": 9, "b": 9}, crossing, none) == {"a": 9, "b": 9}
     assert consistent({"a": 9, "b": 7}, crossing, none) == {"a": 4, "b": 5}
     assert consistent({"a": 9, "b": 7}, crossing, {"a": 5, "b": 0}) is None
-    partly = [{"a": Shown(2, 7), "b": Shown(4, 5)}]
-    assert consistent({"a": 6, "b": 9}, partly, none) == {"a": 2, "b": 4}
-    assert consistent({"a": 7, "b": 5}, partly, none) == {"a": 7, "b": 5}
 
 
 def test_transactions_of_another_home(disk, logs):
@@ -421,6 +415,65 @@ def test_transactions_of_another_home(disk, logs):
     t.commit()
     assert [shown(log)[b"k"] for log in logs] == [b"a", b"f", b"a"]
     assert disk.values(disk.cut()) == [{b"k": b"a"}, {b"k": b"f"}, {b"k": b"f"}]
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_a_visible_one_that_is_open_in_the_home_hides_others_from_all_logs(disk, logs, seeded):
+    """S74: whether the logs had a transaction before or not, all show what came after its first
+    record, or none does.
+    """
+    before = [{b"k": b"a"} if seeded else {}] * 3
+    if seeded:
+        put(logs, "a")
+    visible = disk.open("home").transaction("visible", visible=True)
+    visible.append([{"key": "v", "value": "1"}])
+    put(logs, "b")
+    assert shown(logs[1]) == {b"k": b"b"}
+    assert disk.values(disk.cut()) == before
+    visible.commit()
+    assert disk.values(disk.cut("d")) == [{b"k": b"b", b"v": b"1"}, *[{b"k": b"b"}] * 2]
+
+
+def test_what_is_held_back_by_one_that_began_later(disk, logs):
+    """S74, S51: its commit is older than all that is undecided, and still all logs hide it."""
+    put(logs, "a")
+    one, other = (disk.open("home").transaction(name, visible=True) for name in ("one", "other"))
+    one.append([{"key": "v", "value": "1"}])
+    put(logs, "b")
+    other.append([{"key": "w", "value": "1"}])
+    one.append([{"key": "v", "value": "2"}])
+    one.commit()
+    for log in logs[1:]:
+        log.append([{"key": "plain", "value": "1"}])
+    assert disk.values(disk.cut()) == all_are("a")
+    other.commit()
+    assert [table[b"k"] for table in disk.values(disk.cut("d"))] == [b"b"] * 3
+
+
+@pytest.mark.parametrize("strategy", ["offset", "header"])
+def test_transactions_of_two_ids_may_cross(disk, strategy):
+    """docs/transactions.md: they come in two orders in two logs, also with one home; a header that
+    decides makes the tables agree.
+    """
+    given = {"compaction.strategy": strategy}
+    given |= {"compaction.strategy.header": "n"} if strategy == "header" else {}
+    home, left, right = logs = [disk.create(name, **given) for name in NAMES]
+
+    def put_numbered(n, *logs):
+        with logs[0].transaction(f"job-{n}") as t:
+            for log in logs[1:]:
+                row = {"key": "k", "value": str(n), "headers": [("n", n.to_bytes(8))]}
+                t.append([row], log=log)
+
+    put_numbered(0, *logs)
+    away = FaultyStore(disk.clocked)
+    again = [disk.open(name) for name in NAMES]
+    meanwhile = partial(put_numbered, 2, *again)
+    away.plan = Faults(Fault(FaultKind.MEANWHILE, "create", "*/commits/*", nth=1, run=meanwhile))
+    put_numbered(1, home, left, disk.open("right", away))
+    values = {log.table().get("k") for log in (left, right)}
+    assert values == ({b"1", b"2"} if strategy == "offset" else {b"2"})
+    assert len({*map(str, disk.values(disk.cut())[1:])}) == len(values)
 
 
 def test_what_cannot_be_finished_is_told(disk, logs):

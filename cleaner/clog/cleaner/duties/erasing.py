@@ -220,7 +220,7 @@ def _is_due(work: Work, one: ErasureEntry, holds: Callable[[], Holds]) -> bool:
     due_ms = partial(tombstones_due_ms, one, work.config)
     if one.killed != NONE and (due_ms(NO_HOLDS) > work.now_ms or due_ms(holds()) > work.now_ms):
         return False
-    return not undecided_below(work.manifest, one.bounds)
+    return not undecided_below(work.head, one.bounds)
 
 
 def _killed(work: Work, planned: Manifest, due: Erasures, asked: _Asked) -> int | None:
@@ -244,7 +244,7 @@ def _killed(work: Work, planned: Manifest, due: Erasures, asked: _Asked) -> int 
         now, columns = handle.manifest(), tip.head.partitions
         there = {(p, c.identity): c for p, c in now.chunks()}
         same = all(c.is_but_for_its_mask(there.get(at)) for at, (c, _) in found.killed.items())
-        waits = any(undecided_below(now, one.bounds) for one in due.values())
+        waits = any(undecided_below(tip.head, one.bounds) for one in due.values())
         is_late = tip.head.may_be_swept(planned.version)
         if not same or waits or is_late or any(now.erasures.get(n) != due[n] for n in due):
             return NothingToCommit()

@@ -337,7 +337,7 @@ async function showUsers() {
   });
   if (!readers.length) fill($("readers"), [row([el("td", "no named readers", {class: "none", colspan: 9})])]);
   fill($("transactions"), transactions.map((t) => row([t.id, t.state, when(moment(t.started_ms)), when(moment(t.started_ms + t.timeout_ms)),
-    Object.entries(t.first_offsets).map(([p, offset]) => "partition " + p + ": " + offset).join(", "), t.home || "this log"])));
+    Object.entries(t.held_offsets).map(([p, offset]) => "partition " + p + ": " + offset).join(", "), t.home || "this log"])));
   if (!transactions.length) fill($("transactions"), [row([el("td", "no open transactions", {class: "none", colspan: 6})])]);
   fill($("writers"), writers.map((w) => row([w.id, w.kind, w.sequence, w.version])));
 }

@@ -69,6 +69,7 @@ from clog.storage.format.commits import (
     carried_from,
     edit_of,
     encode_commit,
+    keeping_whole,
     read_commit,
     stored_edit,
 )
@@ -344,6 +345,7 @@ class Committer:
             edit = others.with_others(tip, edit, time_ms, lost=lost)
         if edit.reset_times:
             time_ms = self._clock.now_ms()
+        edit = keeping_whole(edit, tip.head, version=version, time_ms=time_ms)
         new_id = self._ids.new_id
         if edit.writers:
             paged = page_out_if_full(self.writer_pages, tip.head, edit.writers, new_id=new_id)

@@ -32,7 +32,7 @@ from clog.storage.format.manifest import Manifest, apply, overdue
 from clog.storage.format.transactions import foreign_of, read_positions
 from clog.storage.format.writers import count_writers
 from clog.storage.publications.publish import kept_for_views
-from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds, retention_held
+from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
 from clog.storage.read.scan import partitions_named
 from clog.storage.readers import Holds, read_holds
 from clog.storage.store.contract import Store
@@ -104,8 +104,6 @@ class PartitionDescription(TypedDict):
         markers: offsets without a record, at which transactions with undecided records ended;
             passes remove them.
         uncleanable: why the last pass failed; None if it did not.
-        retention_held: which segment keeps ``retention.ms`` from removing anything, and until when,
-            in words; None if none does.
     """
 
     partition: int
@@ -130,7 +128,6 @@ class PartitionDescription(TypedDict):
     delete_retention_bytes: int | None
     markers: int
     uncleanable: str | None
-    retention_held: str | None
 
 
 class TransactionDescription(TypedDict):
@@ -145,6 +142,7 @@ class TransactionDescription(TypedDict):
         timeout_ms: how long after that any writer may abort it.
         home: the URL of the log that decides; None: this one.
         first_offsets: by partition, as text, the first offset of an undecided record.
+        held_offsets: by partition, as text, from which offset on readers wait for its end.
     """
 
     id: str
@@ -155,6 +153,7 @@ class TransactionDescription(TypedDict):
     timeout_ms: int
     home: str | None
     first_offsets: dict[str, int]
+    held_offsets: dict[str, int]
 
 
 class ViewDescription(TypedDict):
@@ -348,6 +347,7 @@ def describe(handle: Handle, *, waits: bool = False) -> LogDescription:
                 "timeout_ms": entry.timeout_ms,
                 "home": entry.home_url,
                 "first_offsets": {str(p): offset for p, offset in entry.first.items()},
+                "held_offsets": {str(p): offset for p, offset in entry.holds.items()},
             }
             for entry in head.unended
         ],
@@ -362,12 +362,7 @@ def describe(handle: Handle, *, waits: bool = False) -> LogDescription:
             for name, one in manifest.erasures.items()
         },
         "partition_details": [
-            _partition(
-                manifest,
-                cleanable_bounds(manifest, p, config, now_ms=now_ms),
-                markers[p],
-                retention_held(manifest, p, config, now_ms=now_ms),
-            )
+            _partition(manifest, cleanable_bounds(manifest, p, config, now_ms=now_ms), markers[p])
             for p in range(head.log.partitions)
         ],
     }
@@ -418,9 +413,7 @@ def kept_for_cuts(manifest: Manifest, delay_ms: int, *, now_ms: int) -> list[Kep
     return found
 
 
-def _partition(
-    manifest: Manifest, b: CleanableBounds, markers: int, held: str | None
-) -> PartitionDescription:
+def _partition(manifest: Manifest, b: CleanableBounds, markers: int) -> PartitionDescription:
     p = b.partition
     segments = manifest.segments[p]
     chunks = [c for s in segments for c in s.chunks]
@@ -454,7 +447,6 @@ def _partition(
         "delete_retention_bytes": retained,
         "markers": markers,
         "uncleanable": uncleanable.reason if uncleanable else None,
-        "retention_held": held,
     }
 
 
@@ -613,7 +605,7 @@ def pending_reason(
     """Returns what an erasure waits for, in words."""
     if one.reason:
         return one.reason
-    if one.kills and (name := undecided_below(manifest, one.bounds)):
+    if one.kills and (name := undecided_below(manifest.head, one.bounds)):
         return (
             f"transaction {name!r} is still open and may contain such records: clog transactions"
             " shows it and how to end it"
@@ -644,11 +636,12 @@ def pending_reason(
     return "the cleaner's next round writes the receipt"
 
 
-def undecided_below(manifest: Manifest, bounds: Mapping[int, int]) -> str:
-    """Returns the id of a transaction with undecided records below the bounds; "" if none."""
-    for p, chunk in manifest.chunks():
-        if chunk.undecided is not None and chunk.base < bounds.get(p, 0):
-            return chunk.undecided.id
+def undecided_below(head: Head, bounds: Mapping[int, int]) -> str:
+    """Returns the id of a transaction that holds back records below the bounds; "" if none."""
+    start = head.partitions.start
+    for entry in head.unended:
+        if any(max(at, start[p]) < bounds.get(p, 0) for p, at in entry.holds.items()):
+            return entry.name.id
     return ""
 
 

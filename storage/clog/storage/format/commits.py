@@ -97,6 +97,7 @@ from clog.storage.format.log_info import (
     LOG_INFO,
     NAMED_CUTS,
     NEXT_SCHEMA,
+    NO_FEATURES,
     ORDER_VALUES,
     PROPOSALS,
     PUBLICATIONS,
@@ -105,6 +106,7 @@ from clog.storage.format.log_info import (
     SUPERSEDED_ROWS,
     TRANSACTIONS,
     UNDECIDED_RECORDS,
+    WHOLE_TRANSACTIONS,
     FeatureNames,
     LogInfo,
     LogSchema,
@@ -131,6 +133,7 @@ from clog.storage.format.transactions import (
     ended,
     find_unended,
     foreign_of,
+    holding,
     joined,
     unended_from_json,
     with_started_reset,
@@ -207,11 +210,18 @@ class Head:
         return stamp < self.orphan_floor
 
     def stable_offset(self, partition: int) -> int:
-        """Returns the last stable offset: all records below it are decided (S51)."""
-        first = [entry.first[partition] for entry in self.unended if partition in entry.first]
-        if not first:
+        """Returns the last stable offset: all records below it are decided, and of no transaction
+        only some are below those of all partitions (S51).
+        """
+        held = [
+            offsets[partition]
+            for entry in self.unended
+            for offsets in (entry.first, entry.held)
+            if partition in offsets
+        ]
+        if not held:
             return self.partitions.end[partition]
-        return max(min(first), self.partitions.start[partition])
+        return max(min(held), self.partitions.start[partition])
 
     def lowest_needed(self) -> int | None:
         """Returns the lowest version that is pinned or kept; None if none is."""
@@ -265,10 +275,14 @@ class _Next:
     """The head while an edit is applied: its fields as they are ``now``, and its rows."""
 
     def __init__(self, head: Head, edit: "Edit", version: int, time_ms: int) -> None:
+        self.before = head
         self.edit = edit
         self.version = version
         self.time_ms = time_ms
         self.now: dict[str, Any] = {f.name: getattr(head, f.name) for f in fields(head)}
+        self.now["unended"] = unended_after(
+            head.unended, head.log.features, edit, version=version, time_ms=time_ms
+        )
         self.rows = Rows(head.partitions)
 
     def need(self, feature: str, what: str) -> None:
@@ -356,21 +370,14 @@ def _give_offsets(head: _Next, _: object) -> None:
 
 
 def _end(head: _Next, given: Sequence[Ending]) -> None:
-    """Removes ended transactions from those that have not ended; their markers take offsets."""
+    """Gives offsets to the markers of transactions that ended."""
+    unended = head.before.unended
     for ending in given:
-        entry = find_unended(head.now["unended"], ending.name)
+        entry = find_unended(unended, ending.name)
         for p in () if entry is None else entry.first:
             head.rows[p][END] += 1
             head.rows[p][CHANGED] = head.version
-        head.now["unended"] = ended(head.now["unended"], ending)
-
-
-def _join(head: _Next, given: Sequence[Joining]) -> None:
-    for joining in given:
-        first = head.edit.first_of(joining)
-        head.now["unended"] = joined(
-            head.now["unended"], joining, first, version=head.version, time_ms=head.time_ms
-        )
+        unended = ended(unended, ending)
 
 
 def _mask(head: _Next, _: object) -> None:
@@ -492,7 +499,7 @@ class Edit:
     ends: Annotated[
         tuple[Ending, ...], seq(ENDING), Part(head=_end, segments=Draft.ends, feature=_UNDECIDED)
     ] = ()
-    unended: Annotated[tuple[Joining, ...], seq(JOINING), Part(head=_join, feature=_UNDECIDED)] = ()
+    unended: Annotated[tuple[Joining, ...], seq(JOINING), Part(feature=_UNDECIDED)] = ()
     masks: Annotated[
         tuple[MaskMark, ...],
         seq(row(MaskMark)),
@@ -594,10 +601,10 @@ class Edit:
         """Returns the partitions whose sealed segments change and so must not be in pages."""
         return {p for part, given in self.parts() if part.rewrites for p in part.rewrites(given)}
 
-    def first_of(self, joining: Joining) -> dict[int, int]:
+    def first_of(self, part: AppendedBy | Joining) -> dict[int, int]:
         """Returns the first offset, by partition, of the records that a transaction appends."""
         first: dict[int, int] = {}
-        for p, chunk in self.chunks_of(joining):
+        for p, chunk in self.chunks_of(part):
             first.setdefault(p, chunk.base)
         return first
 
@@ -687,6 +694,43 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
         if part.head is not None:
             part.head(made, given)
     return Head(**{**made.now, "partitions": made.rows.made()})
+
+
+def unended_after(
+    unended: tuple[Unended, ...],
+    features: FeatureNames,
+    edit: Edit,
+    *,
+    version: int,
+    time_ms: int,
+) -> tuple[Unended, ...]:
+    """Returns the transactions that have not ended after the commit of an edit, and what each holds
+    back; ``features``: those of the log before.
+    """
+    is_whole = WHOLE_TRANSACTIONS in features.with_added(edit.features or NO_FEATURES)
+    for ending in edit.ends:
+        unended = ended(unended, ending)
+    for joining in edit.unended:
+        first = edit.first_of(joining)
+        unended = joined(
+            unended, joining, first, version=version, time_ms=time_ms, is_whole=is_whole
+        )
+    for by in edit.writers if unended and is_whole else ():
+        if by.entry.committed_by(version) is not None:
+            unended = holding(unended, edit.first_of(by))
+    return unended
+
+
+def keeping_whole(edit: Edit, head: Head, *, version: int, time_ms: int) -> Edit:
+    """Returns the edit with the feature that it needs if, after it, a transaction that is undecided
+    holds back more than what comes after its own first records (FORMAT.md §11.5).
+    """
+    if WHOLE_TRANSACTIONS in head.log.features or not (head.unended or edit.unended):
+        return edit
+    needed = (edit.features or NO_FEATURES).with_added(FeatureNames(write=(WHOLE_TRANSACTIONS,)))
+    there, kept = head.log.features, replace(edit, features=needed)
+    after = unended_after(head.unended, there, kept, version=version, time_ms=time_ms)
+    return kept if any(entry.held for entry in after) else edit
 
 
 def _stored(value: Mapping[str, Any]) -> dict[str, Any]:

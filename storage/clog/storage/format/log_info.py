@@ -55,6 +55,7 @@ ROW_TEXTS = "row-texts"
 FOREIGN_POSITIONS = "foreign-positions"
 NAMED_CUTS = "named-cuts"
 PROPOSALS = "proposals"
+WHOLE_TRANSACTIONS = "whole-transactions"
 
 
 _PARTITIONS_MAX = 1 << 16
@@ -202,6 +203,11 @@ FEATURES = {
         Feature(
             *(PROPOSALS, "21", _WRITERS),
             "a committing writer includes what others propose, for any number of writers",
+        ),
+        Feature(
+            *(WHOLE_TRANSACTIONS, "11.5", _WRITERS),
+            "what undecided transactions hold back, so that readers see all of another one or"
+            " nothing; a log gets it when one would be shown in part",
         ),
     )
 }

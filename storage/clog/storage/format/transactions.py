@@ -14,6 +14,11 @@ open. An end decides all chunks of the transaction together, and takes one offse
 each partition that the transaction wrote to. `transactions` decides who ends one, and when;
 `manifest` says what an end does to chunks.
 
+An undecided transaction *holds back* what comes at or after its first records, and so that no
+reader sees half of another one, all of each transaction that has records there, wherever its others
+are (FORMAT.md §11.5). Each entry has that as offsets, kept up to date by every commit that adds
+records of a transaction (`joined`, `holding`), since the head does not know those that have ended.
+
 *Answers* are the outcomes of the newest operation of each proposing author (FORMAT.md §21): commits
 include proposals (`commit.combining`), and the authors find the answers in the heads that they
 follow. Answers are forgotten up to version ``first`` (`Combined`).
@@ -84,6 +89,7 @@ _OUTCOMES = (COMMITTED, ABORTED)
 _STATES = (OPEN, PREPARED, *_OUTCOMES)
 _OUTCOME = checked(TEXT, _OUTCOMES.__contains__, "an outcome")
 _Said = Annotated[bool, SAID]
+_NOTHING: Final[Offsets] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +236,8 @@ class Unended:
         version, started_ms: of the commit that added it.
         timeout_ms: the time after its start from which on anyone may abort it.
         first: the offset of its first undecided record, by partition.
+        held: where other transactions begin that it holds back, if that is before ``first``.
+        since: the lowest version that added one of them or this; -1: ``version``.
         participants: (log id, URL) of the other logs; only in the home.
     """
 
@@ -240,6 +248,8 @@ class Unended:
     started_ms: Annotated[int, NATURAL, KEPT] = NONE
     timeout_ms: Natural
     first: Annotated[Offsets, KEPT] = field(default_factory=dict)
+    held: Offsets = field(default_factory=dict)
+    since: Annotated[int, NATURAL] = NONE
     participants: Annotated[tuple[tuple[str, str], ...], seq(pair(TEXT, TEXT))] = ()
 
     @property
@@ -247,9 +257,28 @@ class Unended:
         """Whether its outcome is known, and kept only for participants."""
         return self.state in _OUTCOMES
 
+    @property
+    def holds(self) -> Offsets:
+        """From which offsets on it holds back readers, by partition."""
+        return {**self.first, **self.held}
+
+    @property
+    def oldest(self) -> int:
+        """The version that added the oldest transaction that it holds back, or itself."""
+        return self.version if self.since == NONE else self.since
+
+    def holding(self, offsets: Offsets, since: int) -> "Unended":
+        """Returns it holding back also what is at these offsets and beyond."""
+        holds = self.holds
+        lower = {p: at for p, at in offsets.items() if at < holds.get(p, at + 1)}
+        if not lower:
+            return self
+        kept = self.since if since >= self.oldest else since
+        return replace(self, held={**self.held, **lower}, since=kept)
+
 
 _UNENDED = seq(record(Unended))
-_JOINED = record(Unended, without=("version", "started_ms", "first"))
+_JOINED = record(Unended, without=("version", "started_ms", "first", "held", "since"))
 
 
 def unended_from_json(value: list[Any], partitions: int) -> tuple[Unended, ...]:
@@ -257,7 +286,7 @@ def unended_from_json(value: list[Any], partitions: int) -> tuple[Unended, ...]:
     entries: tuple[Unended, ...] = _UNENDED.read(value)
     if len(entries) > UNENDED_MAX:
         raise ValueError(f"{len(entries)} transactions that have not ended; {UNENDED_MAX} may")
-    if unknown := sorted(p for entry in entries for p in entry.first if p >= partitions):
+    if unknown := sorted(p for entry in entries for p in entry.holds if p >= partitions):
         raise ValueError(f"undecided records of partitions {unknown} of {partitions}")
     if len({entry.name for entry in entries}) < len(entries):
         raise ValueError("a transaction that has not ended is listed twice")
@@ -356,7 +385,7 @@ def ended(unended: tuple[Unended, ...], ending: Ending) -> tuple[Unended, ...]:
         )
     if entry.is_decided or not entry.participants:
         return others
-    return (*others, replace(entry, state=ending.outcome, first={}))
+    return (*others, replace(entry, state=ending.outcome, first={}, held={}, since=NONE))
 
 
 def joined(
@@ -366,18 +395,49 @@ def joined(
     *,
     version: int,
     time_ms: int,
+    is_whole: bool,
 ) -> tuple[Unended, ...]:
-    """Returns the list with a transaction; ``first`` are its first offsets in this edit."""
+    """Returns the list with a transaction; ``first`` are its first offsets in this edit. If
+    ``is_whole``, others hold all of it back or nothing.
+    """
     known = find_unended(unended, joining.entry.name)
     if known is not None and known.is_decided:
         raise CorruptionError(f"an edit adds to {known.name}, which was {known.state}")
-    began = (version, time_ms) if known is None else (known.version, known.started_ms)
-    before = {} if known is None else known.first
-    entry = replace(joining.entry, version=began[0], started_ms=began[1], first={**first, **before})
-    made = (*(other for other in unended if other is not known), entry)
+    began = replace(joining.entry, version=version, started_ms=time_ms) if known is None else known
+    entry = replace(
+        joining.entry,
+        **{name: getattr(began, name) for name in ("version", "started_ms", "held", "since")},
+        first={**first, **began.first},
+    )
+    others = tuple(other for other in unended if other is not known)
+    made = (*(holding(others, first, entry, began.holds) if is_whole else others), entry)
     if len(made) > UNENDED_MAX:
         raise CorruptionError(f"{len(made)} transactions have not ended; allowed: {UNENDED_MAX}")
     return made
+
+
+def holding(
+    unended: tuple[Unended, ...],
+    first: Offsets,
+    mine: Unended | None = None,
+    before: Offsets = _NOTHING,
+) -> tuple[Unended, ...]:
+    """Returns the list after a transaction added records, at ``first`` by partition: those that
+    hold back one of them hold back all of the transaction. ``mine``: its own entry, if it is
+    undecided, which held back ``before``. What holds that back, holds back one of its records.
+    """
+    offsets, since = (first, NONE) if mine is None else (mine.holds, mine.oldest)
+
+    def is_held(by: Offsets) -> bool:
+        is_before = before and all(at >= by.get(p, at + 1) for p, at in before.items())
+        return bool(is_before) or not by.keys().isdisjoint(first)
+
+    return tuple(
+        other.holding(offsets, other.oldest if mine is None else since)
+        if is_held(other.holds)
+        else other
+        for other in unended
+    )
 
 
 def with_started_reset(unended: tuple[Unended, ...], time_ms: int) -> tuple[Unended, ...]:
@@ -469,6 +529,11 @@ class WriterEntry:
     def key(self) -> tuple[str, str]:
         """The kind and the id, which together identify a writer."""
         return self.kind, self.writer_id
+
+    def committed_by(self, version: int) -> Committed | None:
+        """Returns the transaction that the commit of this version committed under the id."""
+        done = self.transaction.committed if self.transaction and self.kind == TRANSACTION else None
+        return done if done is not None and done.version == version else None
 
 
 _NAMED = row(WriterEntry, made=tuple_of)

@@ -58,6 +58,8 @@ class TransactionInfo:
         started_ms: when it began, in ms since 1970.
         timeout_ms: how long after that anyone may abort it.
         home: the URL of the log that decides; None: this one.
+        held_offsets: by partition, from which offset on readers wait for its end: that of its first
+            record, or a lower one, where another transaction begins that is shown whole.
     """
 
     id: str
@@ -68,6 +70,7 @@ class TransactionInfo:
     started_ms: int = 0
     timeout_ms: int = 0
     home: str | None = None
+    held_offsets: Mapping[int, int] = field(default_factory=dict)
 
     __repr__ = with_times
 
@@ -86,7 +89,7 @@ def info_of(entry: Unended) -> TransactionInfo:
     name = entry.name
     return TransactionInfo(
         *(name.id, name.epoch, name.number, entry.state, dict(entry.first)),
-        *(entry.started_ms, entry.timeout_ms, entry.home_url),
+        *(entry.started_ms, entry.timeout_ms, entry.home_url, entry.holds),
     )
 
 

@@ -3,7 +3,8 @@
 Made from the edits of commits and from what the ledger knows (`deals`), not from what clog makes of
 them, with which it is compared:
 
-- the last stable offset is that of the first undecided record (S51);
+- the last stable offset is that of the first undecided record, or of a transaction that what is
+  undecided holds back, as it would be seen in part otherwise (S51);
 - an end gives a marker to each partition with undecided records, and to no other (S52);
 - a chunk is as undecided or aborted as its records are (S50, S53);
 - records come undecided with the entry of their own transaction, or with the commit that decides;
@@ -38,6 +39,10 @@ class Fates:
         self.ledger = ledger
         self.of: list[list] = [[] for _ in range(partitions)]
         self._open: dict = {}
+        # By transaction and partition its first and last record; whom what is undecided holds back.
+        self._spans: dict[TransactionName, dict[int, tuple[int, int]]] = {}
+        self._held: dict[TransactionName, set[TransactionName]] = {}
+        self._aborted: set[TransactionName] = set()
         self._horizons: dict[tuple[int, int], int] = {}
 
     def copy(self, ledger: Ledger) -> "Fates":
@@ -45,13 +50,41 @@ class Fates:
         other = Fates(ledger, len(self.of))
         other.of = [list(fates) for fates in self.of]
         other._open = dict(self._open)
+        other._spans = {name: dict(spans) for name, spans in self._spans.items()}
+        other._held = {name: set(held) for name, held in self._held.items()}
+        other._aborted = set(self._aborted)
         other._horizons = dict(self._horizons)
         return other
 
     def stable(self, p: int) -> int:
-        """The first undecided offset, else the end."""
-        mine = [offsets[p][0] for offsets in self._open.values() if p in offsets]
+        """The first offset that is held back, else the end."""
+        mine = [low[p] for held in self._held.values() if p in (low := self._begin(held))]
         return min(mine, default=len(self.of[p]))
+
+    def _begin(self, held: set[TransactionName]) -> dict[int, int]:
+        low: dict[int, int] = {}
+        for name in held:
+            for p, (first, _) in self._spans[name].items():
+                low[p] = min(first, low.get(p, first))
+        return low
+
+    def _hold(self) -> None:
+        """Has what is undecided hold back whomever it would part, and whom these hold back."""
+        for name in self._open:
+            self._held.setdefault(name, {name})
+        before = None
+        while before != (before := sum(map(len, self._held.values()))):
+            for held in self._held.values():
+                low = self._begin(held)
+                held.update(
+                    name
+                    for name, spans in self._spans.items()
+                    if name not in self._aborted
+                    and any(last >= low.get(p, last + 1) for p, (_, last) in spans.items())
+                )
+                held.update(*(self._held[name] for name in held & self._held.keys()))
+        if not self._held:
+            self._spans, self._aborted = {}, set()
 
     @property
     def open(self) -> list:
@@ -71,6 +104,9 @@ class Fates:
                 self._decide(oracle, edit, deal, ending)
             else:
                 assert ending.outcome == deal.outcome, f"{deal} ends as {ending.outcome}"
+            self._held.pop(ending.name, None)
+            if ending.outcome == ABORTED:
+                self._aborted.add(ending.name)
             for p, offsets in sorted(self._open.pop(ending.name, {}).items()):
                 fate = ABORTED if ending.outcome == ABORTED else None
                 for offset in offsets:
@@ -112,7 +148,12 @@ class Fates:
         object.
         """
         log_id = oracle.manifest.head.log.log_id
-        names = {}
+        names, whole = {}, {}
+        for by in edit.writers:
+            done = None if by.entry.kind != TRANSACTION else by.entry.transaction.committed
+            if done is not None and done.version == oracle.newest:
+                name = TransactionName(log_id, by.entry.writer_id, done.epoch, done.number)
+                whole.update((chunk.object.path, name) for _, chunk in edit.chunks_of(by))
         for joining in edit.unended:
             deal, name = self.ledger.of(joining.entry.name), joining.entry.name
             self.ledger.prepare(deal, log_id)
@@ -131,8 +172,12 @@ class Fates:
                 assert name == deal.name, f"{intent.name} of {deal} is taken for a part of {name}"
                 mine = self._open.setdefault(name, {}).setdefault(p, [])
                 mine.extend(range(chunk.base, chunk.next))
+            if (name or whole.get(chunk.object.path)) is not None:
+                spans = self._spans.setdefault(name or whole[chunk.object.path], {})
+                spans[p] = spans.get(p, (chunk.base,))[0], chunk.next - 1
             rows = oracle.records[p][chunk.base : chunk.next]
             self.of[p].extend(MARKER if row is NOTHING else name for row in rows)
+        self._hold()
 
     def check(self, manifest, commit_ms: int, now_ms: int, least_ms: int) -> None:
         """Compares what clog says of its newest version. ``least_ms``: the least time between the

@@ -191,6 +191,21 @@ def cut_at_the_newest(patch: Patch) -> None:
     patch(storage.cuts, "consistent", lambda bounds, _shown, _firsts: dict(bounds))
 
 
+def parted(patch: Patch) -> None:
+    """The stable offset is that of the first undecided record, whomever it parts (S51)."""
+
+    def first(head, p):
+        mine = [entry.first[p] for entry in head.unended if p in entry.first]
+        return max(min(mine), head.partitions.start[p]) if mine else head.partitions.end[p]
+
+    patch(Head, "stable_offset", first)
+
+
+def own_records_unknown(patch: Patch) -> None:
+    """A cut does not know where the home's own records of a transaction are (N2)."""
+    patch(storage.cuts, "_committed_here", lambda *_: {})
+
+
 DEAL_BUGS = {
     "late prepare is accepted after the outcome": late_prepare,
     "outcome guessed where the home cannot be read": outcome_guessed,
@@ -204,9 +219,11 @@ DEAL_BUGS = {
     "decided before all are prepared": decided_before_prepared,
     "doubt is forgotten by the next try": doubt_forgotten,
     "marker goes at once": marker_goes_at_once,
+    "stable offset parts a transaction": parted,
 }
 """By name; worlds with several logs must find them."""
 CUT_BUGS = {
     "cut at the newest versions": cut_at_the_newest,
+    "cut does not know the home's own records": own_records_unknown,
 }
 """By name; worlds that are made for cuts must find them."""

@@ -249,7 +249,8 @@ class Cleaner:
                 those with records younger than ``min.compaction.lag.ms``, are left out.
 
         Returns:
-            The result of each pass, the first to begin first. Empty if nothing was eligible.
+            The result of each pass, the first to begin first; those that failed have none, and are
+            named when it is printed. Empty if nothing was eligible.
 
         Raises:
             StoreUnavailableError: the filesystem failed, or the clocks differ too much; what was
@@ -272,7 +273,9 @@ class Cleaner:
                 raise mine.failure
         done = [pair for mine in ended for pair in mine.results]
         done.sort(key=lambda pair: pair[0])
-        return Passes(result for _, result in done)
+        logs = [mine.log_round.log for mine in ended]
+        left = {log.url: sorted(log.handle.manifest().uncleanable) for log in logs}
+        return Passes((result for _, result in done), left, forced=force)
 
     def run(self) -> None:
         """Does rounds until `stop` is called; sleeps when there was nothing to clean. Survives

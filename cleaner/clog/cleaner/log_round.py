@@ -114,6 +114,7 @@ from clog.storage.format import documents
 from clog.storage.format.chunks import Segment
 from clog.storage.format.log_info import DEAD_ROWS, ERASURES, READER_HOLDS, SUPERSEDED_ROWS
 from clog.storage.format.manifest import Manifest
+from clog.storage.read.cleanable import retention_held
 from clog.storage.read.scan import KeyIndexCache
 from clog.storage.readers import NO_HOLDS, Holds, read_holds
 from clog.storage.transactions.several import finish_all
@@ -227,6 +228,7 @@ class LogRound:
         self._gathered: Gathered | None = None
         self._shared = Sharing()
         self._left_out: set[str] = set()
+        self._held_up: Mapping[int, str] = {}
         self._indexes: KeyIndexCache | None = None
         self._stuck: set[str] = set()
         self._maintaining, self._ending = self._duties()
@@ -366,6 +368,7 @@ class LogRound:
             self._begin_with(Log(self._handle.opened_anew()))
         done = self.maintain()
         self._warn_of_defaults()
+        self._warn_of_held_retention()
         return done
 
     def maintain(self) -> MaintenanceResult:
@@ -613,6 +616,22 @@ class LogRound:
                 *(name, defaults[name], self.log.url, name),
             )
         self._left_out = left_out
+
+    def _warn_of_held_retention(self) -> None:
+        """Logs which segments hold up retention, when that changes."""
+        manifest, now_ms = self._handle.manifest(), self.clock.now_ms()
+        config = self.config(manifest)
+        found = {
+            p: why
+            for p in range(manifest.head.log.partitions)
+            if (why := retention_held(manifest, p, config, now_ms=now_ms))
+        }
+        for p, why in found.items():
+            if self._held_up.get(p) != why:
+                logger.warning(
+                    "retention of partition %d of %s is held up: %s", p, self.log.url, why
+                )
+        self._held_up = found
 
     def _rests(self, manifest: Manifest, partition: int) -> bool:
         mine = self._partition_rest.get(partition)

@@ -15,7 +15,7 @@ Overdue partitions come first, the longest overdue before the others: a deadline
 quiet partition would stay while others are dirtier (S46). Then comes the highest ratio.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
 from enum import StrEnum
 
@@ -435,7 +435,20 @@ class PassResult:
 
 
 class Passes(list[PassResult]):
-    """The results of a round's passes: a list that prints as a table."""
+    """The results of a round's passes: a list that prints as a table. ``uncleanable``: by the URL
+    of a log, the partitions whose last pass failed, in this round or before it; no others.
+    """
+
+    def __init__(
+        self,
+        results: Iterable[PassResult],
+        uncleanable: Mapping[str, list[int]],
+        *,
+        forced: bool,
+    ) -> None:
+        super().__init__(results)
+        self.uncleanable = {url: found for url, found in uncleanable.items() if found}
+        self._forced = forced
 
     _NAMES = ("partition", "clean to", "removed", "kept", "bytes before", "after", "seconds")
 
@@ -452,15 +465,27 @@ class Passes(list[PassResult]):
             for stats in [each.stats]
         ]
 
+    def _why_none(self) -> str:
+        """Returns what to know besides the results."""
+        if self.uncleanable:
+            return "; ".join(
+                f"partitions {found} of {url} are uncleanable, Log.describe says why"
+                for url, found in self.uncleanable.items()
+            )
+        if self._forced:
+            return "there was nothing to clean"
+        return "nothing was due; run_once(force=True) cleans whatever can be cleaned"
+
     def __repr__(self) -> str:
         if not self:
-            return "[]: nothing was due; run_once(force=True) cleans whatever can be cleaned"
+            return f"[]: {self._why_none()}"
         lines = [self._NAMES, *self._rows()]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
+        rows = [
             "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
             for line in lines
-        )
+        ]
+        return "\n".join([*rows, self._why_none()] if self.uncleanable else rows)
 
     def _repr_html_(self) -> str:
         import pyarrow as pa
@@ -468,4 +493,5 @@ class Passes(list[PassResult]):
         from clog.storage.types.columns import html
 
         columns = dict(zip(self._NAMES, zip(*self._rows(), strict=True), strict=False))
-        return html(pa.table(columns), f"{len(self)} passes") if self else repr(self)
+        more = self._why_none() if self.uncleanable else ""
+        return html(pa.table(columns), f"{len(self)} passes", more) if self else repr(self)

@@ -208,8 +208,9 @@ def _outcome(
     teller: "_Teller", logs: "Sequence[Log]", finders: "Mapping[str, Finder]"
 ) -> Code | None:
     """Says what a round left undone: fails if a partition is uncleanable or a log was left out."""
-    teller.nothing_due(logs)
     found = {log.url: sorted(log.handle.manifest().uncleanable) for log in logs}
+    if not any(found.values()):
+        teller.nothing_due(logs)
     for url, partitions in found.items():
         if partitions:
             warn_uncleanable(url, partitions)

@@ -353,6 +353,8 @@ def _partition(
             f"tombstones kept from offset {detail['delete_retention_offset']} on; earliest"
             f" delete horizon {when}, {moment(horizon_ms)}\n"
         )
+    if held := detail["retention_held"]:
+        lines.append(f"{held}\n")
     lines.append(f"next: {action}", "bold" if action.startswith("clean now") else "")
     return Group(picture, Padding(lines, (0, 0, 0, _INDENT)))
 

@@ -38,6 +38,7 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     NullType,
+    NumericType,
     StringType,
     StructField,
     StructType,
@@ -295,7 +296,10 @@ def check_read_schema(schema: StructType, columns: Mapping[str, DataType] = COLU
                 raise UnfitColumnError(problem)
         elif not _same(field.dataType, expected):
             kind = field.dataType.simpleString()
-            cast = f"read it as that, and cast (cast({field.name} as {kind}))"
+            as_given = f"cast({field.name} as {kind})"
+            if isinstance(expected, TimestampType) and isinstance(field.dataType, NumericType):
+                as_given = f"unix_millis({field.name})"  # A cast would return seconds.
+            cast = f"read it as that, and cast ({as_given})"
             stored = f"is {expected.simpleString()}"
             raise UnfitColumnError(Misfit(field.name, f"has type {kind}", stored, cast))
         # Spark would believe it, and then count no tombstones, or fail in its own code.
@@ -392,6 +396,9 @@ def check_write_schema(
             if name in ("key", "value") and isinstance(kind, TimestampType):
                 # A cast's text depends on the session's zone, in which one hour a year is repeated.
                 remedy = f"string(unix_micros({name})) gives the same text in every time zone"
+            if name == "timestamp" and isinstance(kind, NumericType):
+                # A cast would take them for seconds.
+                remedy = f"timestamp_millis({name}) if it has milliseconds, as in Kafka"
             raise InvalidInputError(
                 f"column {name} has type {kind.simpleString()}, {where} takes {allowed}; {remedy}"
             )

@@ -47,13 +47,33 @@ def test_a_pass_that_fails(make_log, put, store, there):
     """S28: it leaves the log as it was; the partition is marked with the reason, others go on."""
     log = two_partitions(make_log, put)
     damage(log)
-    (result,) = Cleaner(log).run_once()
-    assert result.partition == 1
+    passes = Cleaner(log).run_once()
+    assert [result.partition for result in passes] == [1]
+    assert f"partitions [0] of {log.url} are uncleanable" in repr(passes)
+    assert f"partitions [0] of {log.url} are uncleanable" in passes._repr_html_()
     assert there(log, 1) == "1:b=1 2:a=2"
     manifest = log.handle.manifest()
     assert "is damaged" in manifest.uncleanable[0].reason
     assert manifest.first_dirty == (0, 3)
     assert "is damaged" in log.describe()["partition_details"][0]["uncleanable"]
+
+
+def test_a_round_whose_passes_failed_says_so(make_log, put):
+    """Not that nothing was due: what it returns is empty, and prints which partitions failed; also
+    while they rest before the next try.
+    """
+    log = make_log()
+    put(log, "a=1 b=1 a=2")
+    log.roll()
+    damage(log)
+    cleaner = Cleaner(log)
+    for force in (True, True, False):
+        passes = cleaner.run_once(force=force)
+        assert passes == []
+        for shown in (repr(passes), passes._repr_html_()):
+            assert (
+                shown == f"[]: partitions [0] of {log.url} are uncleanable, Log.describe says why"
+            )
 
 
 def test_it_is_retried_with_back_off(make_log, put, store, clock, there):

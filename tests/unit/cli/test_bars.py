@@ -42,6 +42,7 @@ def detail(**changes):
         "delete_retention_bytes": None,
         "markers": 0,
         "uncleanable": None,
+        "retention_held": None,
     } | changes
 
 

@@ -185,6 +185,7 @@ def test_once_beside_an_uncleanable_partition(cli, url, log):
     told = cli("cleaner", url, "--once", code=1)
     assert "partitions [0]" in told.stderr
     assert "uncleanable" in told.stderr
+    assert "nothing was due" not in told.stdout
 
 
 def test_retention_and_sealing_are_told(cli, url):

@@ -81,6 +81,7 @@ def test_columns_can_be_chosen():
     ("text", "words"),
     [
         ("key string", ["cast(key as string)"]),
+        ("timestamp bigint", ["unix_millis(timestamp)"]),
         ("id bigint", ["column 'id'", "key, value"]),
         ("offset bigint, key binary, offset bigint", ["repeats offset"]),
         ("offset bigint!, value binary!", ["column value is NOT NULL", "tombstone"]),
@@ -141,7 +142,8 @@ def test_a_compacted_log_needs_a_key_column():
         ("value int", "string or binary"),
         ("partition bigint", "int"),
         ("headers map", "array<struct<key:string,value:binary>>"),
-        ("timestamp bigint", "timestamp"),
+        ("timestamp bigint", "timestamp; timestamp_millis(timestamp) if"),
+        ("timestamp string", "timestamp; cast(timestamp as timestamp)"),
         ("topic binary", "string"),
     ],
 )

@@ -130,6 +130,30 @@ def test_duckdb_queries_a_field(make_typed):
     assert relation.aggregate("sum(value.n)").fetchall() == [(5,)]
 
 
+@pytest.mark.parametrize("inside", [lambda k: k, pa.list_, lambda k: pa.map_(pa.string(), k)])
+def test_types_that_an_engine_lacks_are_named(make_typed, inside):
+    """At any depth, by their column, with the way on; without that column all is shown."""
+    pytest.importorskip("polars")
+    duckdb = pytest.importorskip("duckdb")
+    kinds = {"wide": inside(pa.decimal256(39, 2)), "half": inside(pa.float16()), "n": pa.int8()}
+    log = make_typed({"key": pa.string(), "value": pa.struct([*kinds.items()])})
+    log.append([{"key": "a", "value": {"wide": None, "half": None, "n": 1}}])
+    calls = {
+        "Polars": (lambda f, **c: f.to_polars(**c), ["wide"]),
+        "lazy Polars": (lambda f, **c: f.to_polars(lazy=True, **c), ["wide"]),
+        "DuckDB": (lambda f, **c: f.to_duckdb(connection=duckdb.connect(), **c), ["wide", "half"]),
+    }
+    for name, (call, lacking) in calls.items():
+        frames = [log.table()] if "lazy" in name else [log.table(), log.read()]
+        for frame in frames:
+            for field in lacking:
+                told = rf"column value\.{field}\b.* which {name[-6:]} does not have.*columns="
+                with pytest.raises(InvalidInputError, match=told):
+                    call(frame, columns=["key", f"value.{field}"])
+            assert call(frame, columns=["key", "value.n"]) is not None
+    assert log.table().to_polars(columns=["value.half"]).height == 1
+
+
 TYPES = [
     (pa.bool_(), [True, False, None]),
     (pa.int8(), [-128, 127]),

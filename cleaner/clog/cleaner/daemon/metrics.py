@@ -17,7 +17,8 @@ there only if the address is a loopback one.
 *Clients* may not use up the files that the process may open, or rounds would fail. A connection
 that its client holds up, as it owes the rest of a request or does not take the answer, is closed
 after `PATIENCE_S`, however many bytes came meanwhile. Beyond `CONNECTIONS_MAX` the one that has
-been held up for longest is closed at once, so that whoever sends a request gets an answer.
+been held up for longest is closed at once, or the oldest, if all are being answered: so whoever
+sends a request gets an answer.
 """
 
 import asyncio
@@ -562,14 +563,16 @@ class _Bounded(H11Protocol):
     """
 
     held_s: float | None = None
+    made_s: float
     _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._hold()
+        self.made_s = self.loop.time()
         if len(self.connections) > CONNECTIONS_MAX:
-            mine: Any = self.connections
-            min((one for one in mine if one.held_s is not None), key=_held_s).leave()
+            others: Any = self.connections - {self}
+            min(others, key=_by_delay).leave()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -615,9 +618,9 @@ class _Bounded(H11Protocol):
             self._patience.cancel()
 
 
-def _held_s(connection: _Bounded) -> float:
-    assert connection.held_s is not None
-    return connection.held_s
+def _by_delay(connection: _Bounded) -> tuple[bool, float]:
+    held_s = connection.held_s
+    return held_s is None, connection.made_s if held_s is None else held_s
 
 
 def _check(

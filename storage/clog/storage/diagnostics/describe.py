@@ -32,7 +32,7 @@ from clog.storage.format.manifest import Manifest, apply, overdue
 from clog.storage.format.transactions import foreign_of, read_positions
 from clog.storage.format.writers import count_writers
 from clog.storage.publications.publish import kept_for_views
-from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
+from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds, retention_held
 from clog.storage.read.scan import partitions_named
 from clog.storage.readers import Holds, read_holds
 from clog.storage.store.contract import Store
@@ -104,6 +104,8 @@ class PartitionDescription(TypedDict):
         markers: offsets without a record, at which transactions with undecided records ended;
             passes remove them.
         uncleanable: why the last pass failed; None if it did not.
+        retention_held: which segment keeps ``retention.ms`` from removing anything, and until when,
+            in words; None if none does.
     """
 
     partition: int
@@ -128,6 +130,7 @@ class PartitionDescription(TypedDict):
     delete_retention_bytes: int | None
     markers: int
     uncleanable: str | None
+    retention_held: str | None
 
 
 class TransactionDescription(TypedDict):
@@ -362,7 +365,12 @@ def describe(handle: Handle, *, waits: bool = False) -> LogDescription:
             for name, one in manifest.erasures.items()
         },
         "partition_details": [
-            _partition(manifest, cleanable_bounds(manifest, p, config, now_ms=now_ms), markers[p])
+            _partition(
+                manifest,
+                cleanable_bounds(manifest, p, config, now_ms=now_ms),
+                markers[p],
+                retention_held(manifest, p, config, now_ms=now_ms),
+            )
             for p in range(head.log.partitions)
         ],
     }
@@ -413,7 +421,9 @@ def kept_for_cuts(manifest: Manifest, delay_ms: int, *, now_ms: int) -> list[Kep
     return found
 
 
-def _partition(manifest: Manifest, b: CleanableBounds, markers: int) -> PartitionDescription:
+def _partition(
+    manifest: Manifest, b: CleanableBounds, markers: int, held: str | None
+) -> PartitionDescription:
     p = b.partition
     segments = manifest.segments[p]
     chunks = [c for s in segments for c in s.chunks]
@@ -447,6 +457,7 @@ def _partition(manifest: Manifest, b: CleanableBounds, markers: int) -> Partitio
         "delete_retention_bytes": retained,
         "markers": markers,
         "uncleanable": uncleanable.reason if uncleanable else None,
+        "retention_held": held,
     }
 
 

@@ -4,6 +4,8 @@ Pure.
 It is here and not in the cleaner because the table view and `describe` need it, too.
 """
 
+import numpy as np
+
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import dataclass
 from clog.storage.format.chunks import Segment
@@ -81,3 +83,36 @@ def _bytes_to_clean(segment: Segment) -> int:
 def _is_young(segment: Segment, config: LogConfig, now_ms: int) -> bool:
     lag_ms = config.min_compaction_lag_ms
     return lag_ms > 0 and segment.max_timestamp_ms > now_ms - lag_ms
+
+
+_SKEW_MS = 3_600_000
+"""This far ahead clocks may differ: the default of ``message.timestamp.after.max.ms``."""
+
+
+def retention_held(
+    manifest: Manifest, partition: int, config: LogConfig, *, now_ms: int
+) -> str | None:
+    """Returns which segment holds up retention by time, in words: the oldest one with a timestamp
+    in the future, or one before segments whose time is up: the oldest go first (S32).
+    """
+    if not config.delete or config.retention_ms < 0:
+        return None
+    segments = [s for s in manifest.segments[partition] if s.chunks]
+    gone = [s.max_timestamp_ms < now_ms - config.retention_ms for s in segments]
+    at = next((i for i, is_gone in enumerate(gone) if not is_gone), None)
+    if at is None:
+        return None
+    segment, behind = segments[at], sum(gone[at:])
+    if not behind and segment.max_timestamp_ms - now_ms <= _SKEW_MS:
+        return None
+    until_ms = segment.max_timestamp_ms + config.retention_ms
+    also = f", nor {behind} later ones whose time is up" if behind else ""
+    return (
+        f"the segment of offsets [{segment.base}, {segment.next}) has a record with the timestamp"
+        f" {_at(segment.max_timestamp_ms)}, so retention.ms does not remove it before"
+        f" {_at(until_ms)}{also}; clog delete-records removes them at once"
+    )
+
+
+def _at(ms: int) -> str:
+    return str(np.datetime64(ms, "ms")) + "Z"

@@ -89,7 +89,15 @@ from clog.storage.read.scan import (
     read_schema,
 )
 from clog.storage.store.contract import ConcurrentStore, Store, WrappingStore
-from clog.storage.types.columns import SHOWN_ROWS, Frame, arrow_schema, html, package, shaped
+from clog.storage.types.columns import (
+    SHOWN_ROWS,
+    Frame,
+    arrow_schema,
+    check_held,
+    html,
+    package,
+    shaped,
+)
 from clog.storage.types.rows import Shown, TableColumns
 
 if TYPE_CHECKING:
@@ -657,6 +665,7 @@ class Table(Frame):
             return super().to_polars(columns=columns)
         package("polars", "Table.to_polars()")
         schema = self._schema_of(columns)
+        check_held(schema, "Polars")
         return lazy_frame(schema, lambda w, names: self.narrowed(w, names or columns).to_batches())
 
     def _schema_of(self, columns: Sequence[str] | None) -> pa.Schema:

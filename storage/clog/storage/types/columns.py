@@ -708,6 +708,7 @@ class Frame:
     def to_polars(self, *, columns: Sequence[str] | None = None) -> "pl.DataFrame":
         """Returns a ``polars.DataFrame`` with all ``columns`` or these; needs polars."""
         polars = package("polars", f"{type(self).__name__}.to_polars()")
+        check_held(self._schema_of(columns), "Polars")
         frame: pl.DataFrame = polars.from_arrow(self.to_arrow(columns=columns))
         return frame
 
@@ -725,6 +726,7 @@ class Frame:
                 f" {both[1]!r} twice; read them one at a time (columns=), or rename one (to_arrow)"
             )
         engine = package("duckdb", method) if connection is None else connection
+        check_held(self._schema_of(columns), "DuckDB")
         relation: duckdb.DuckDBPyRelation = engine.from_arrow(self.to_arrow(columns=columns))
         return relation
 
@@ -805,6 +807,29 @@ def _cell(value: object) -> str:
         value = value.decode(errors="backslashreplace")
     text = "" if value is None else str(value)
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+_LACKS = {
+    "Polars": (pa.types.is_decimal256,),
+    "DuckDB": (pa.types.is_decimal256, pa.types.is_float16),
+}
+"""The types of a log that an engine does not have; it would raise, or panic, without a name."""
+
+
+def check_held(schema: pa.Schema, engine: str) -> None:
+    """Raises if an engine has no such type as a column, or a field of one."""
+
+    def check(field: pa.Field, path: str) -> None:
+        if any(is_lacking(field.type) for is_lacking in _LACKS[engine]):
+            raise InvalidInputError(
+                f"column {path} has type {field.type}, which {engine} does not have; leave it out"
+                " with columns=, or use to_arrow() or to_pandas()"
+            )
+        for inner in _inside(field.type):
+            check(inner, f"{path}.{inner.name}")
+
+    for field in schema:
+        check(field, field.name)
 
 
 def package(name: str, method: str) -> Any:

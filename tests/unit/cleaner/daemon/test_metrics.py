@@ -6,6 +6,7 @@ import logging
 import re
 import socket
 import sys
+import threading
 import urllib.error
 import urllib.request
 from dataclasses import fields
@@ -493,17 +494,23 @@ def test_who_does_not_read_its_answer_is_sent_away(monkeypatch):
 
 def test_slow_clients_use_up_no_files(monkeypatch):
     """Beyond a number of connections, those that have kept the server waiting for longest are
-    closed at once: whoever sends a request gets an answer.
+    closed at once, or the oldest, if it owes each an answer: whoever sends a request gets one.
     """
     monkeypatch.setattr(metrics, "CONNECTIONS_MAX", 4)
-    server = MonitorServer("127.0.0.1:0", list, list, None)
+    answers = threading.Event()
+    server = MonitorServer("127.0.0.1:0", list, lambda: [""] * answers.wait(60), None)
     slow = []
     try:
-        for _ in range(50):
-            slow.append(connected(server))
-            slow[-1].sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+        for request in (
+            b"GET /healthz HTTP/1.1\r\nX: ",
+            b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n",
+        ):
+            for _ in range(20):
+                slow.append(connected(server))
+                slow[-1].sendall(request)
         answer = urllib.request.urlopen(f"http://{server.address}/healthz")
         assert answer.status == 200
+        answers.set()
         assert len(server._server.server_state.connections) <= 4
     finally:
         server.close()

@@ -1,5 +1,6 @@
 """Retention, the start offset rule, and sealing."""
 
+import numpy as np
 import pytest
 
 from clog.cleaner import Cleaner
@@ -41,6 +42,33 @@ def test_by_time(make_log, put, retain, clock, bases):
     retain(log)
     assert bases(log) == [9]
     assert retain(log) == []
+
+
+def test_what_holds_up_retention_is_named(make_log, put, clock, caplog):
+    """S32: the segment with a timestamp in the future, which goes last and keeps what follows it;
+    by `describe`, and by the cleaner, once.
+    """
+    future = clock.now_ms() + 30 * 86_400_000
+    config = {"message_timestamp_after_max_ms": 1 << 50, "retention_ms": 1000}
+    log = make_log(cleanup_policy="delete", segment_ms=1 << 50, **config)
+    put(log, "a=1 b=1 c=1", timestamp=0)
+    put(log, "a=1", timestamp=future)
+    put(log, "a=1 b=1 c=1", timestamp=0)
+    put(log, "a=1 b=1", timestamp=clock.now_ms() + 999)
+    cleaner = Cleaner(log)
+    for _ in range(2):
+        cleaner.run_once()
+    (held,) = [r.getMessage() for r in caplog.records if "held up" in r.getMessage()]
+    (detail,) = log.describe()["partition_details"]
+    assert held == f"retention of partition 0 of {log.url} is held up: {detail['retention_held']}"
+    segment = log.segments(0)[0]
+    assert segment.largest_timestamp == future
+    told = f"segment of offsets [{segment.base_offset}, {segment.next_offset}) has a record"
+    assert told in held
+    assert str(np.datetime64(future, "ms")) in held
+    assert str(np.datetime64(future + 1000, "ms")) in held
+    log.alter({"retention.ms": "-1"})
+    assert log.describe()["partition_details"][0]["retention_held"] is None
 
 
 def test_retention_is_off(make_log, put, retain):

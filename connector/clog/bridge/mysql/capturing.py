@@ -52,9 +52,11 @@ from clog.bridge.mysql.engine import (
     Shape,
     end_of,
     file_of,
+    kept_of,
     position_of,
     position_text,
     table_of,
+    why_reload,
 )
 from clog.bridge.postgres.capturing import Captured, CapturedTable
 from clog.bridge.postgres.catalogue import DROP, Binding, Choice, SourceTable
@@ -98,7 +100,6 @@ _TRANSACTIONS: Final = f"{NAME}.transaction"
 _OFFSET: Final = b"offset"
 _SHAPES: Final = b"shapes"
 _HISTORY: Final = b"history/"
-_DROPS: Final = r"\bdrop\s+(column\s+)?(if\s+exists\s+)?`?{}`?\b"
 _ROWS: Final = 8192
 """How many rows of a table become columns at a time."""
 _IDLE_MS: Final = 20_000
@@ -539,11 +540,11 @@ class _Run:
             if not is_loading and change["type"] == "DROP":
                 self._empty(what, source)
             elif not is_loading and at >= self._home.position:
-                why = _why_reload(before, shape, event.value["ddl"] or "", change)
+                why = why_reload(before, shape, event.value["ddl"] or "", change)
                 if why is not None:
                     raise SourceError(f"{what} of {self._server.address}: {why}; {RELOAD}")
             self._readers.pop(what, None)
-            self._shapes[what] = _shape(shape) if shape else None
+            self._shapes[what] = kept_of(shape, before) if shape else None
             known = self._server.shape(what) if change["type"] == "CREATE" else None
             if known is not None and known.key is not None:
                 self._begin_table(what, known.key, known.row)
@@ -632,44 +633,6 @@ def _columns_of(log: Log, names: Sequence[str], keys: set[str]) -> pa.Schema:
     else:
         there |= dict.fromkeys(keys, key)
     return pa.schema([pa.field(name, there[name], nullable=name not in keys) for name in names])
-
-
-def _shape(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the part of the engine's description of a table that is kept."""
-    columns = {
-        one["name"]: [one["typeExpression"], one["length"], one["scale"], one["enumValues"]]
-        for one in table["columns"]
-    }
-    return {"key": table["primaryKeyColumnNames"], "columns": columns}
-
-
-def _why_reload(
-    before: Mapping[str, Any] | None,
-    table: Mapping[str, Any] | None,
-    ddl: str,
-    change: Mapping[str, Any],
-) -> str | None:
-    """Returns why rows may have changed without a message; None if they did not."""
-    if change["type"] == "CREATE" or table is None:
-        return None
-    if change.get("previousId") not in (None, change["id"]):
-        return "it was renamed"
-    if before is None:
-        return "it changed, and its earlier state is unknown"
-    after = _shape(table)
-    if after["key"] != before["key"]:
-        return "its key changed"
-    known = before["columns"]
-    for one in table["columns"]:
-        name = one["name"]
-        if name not in known:
-            if one.get("defaultValueExpression") or not one["optional"] or one["generated"]:
-                return f"column {name} was added with a default, which filled existing rows"
-        elif after["columns"][name] != known[name]:
-            return f"column {name} has another type"
-        elif re.search(_DROPS.format(re.escape(name)), ddl, re.IGNORECASE):
-            return f"column {name} was dropped and added again"
-    return None
 
 
 def verify_capture_mysql(

@@ -18,6 +18,7 @@ place.
 import json
 import os
 import queue
+import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,24 @@ from clog.storage.errors import (
     SourceUnavailableError,
 )
 
+_DROPS: Final = r"\bdrop\s+(column\s+)?(if\s+exists\s+)?{}\b"
+_COMMENTS: Final = re.compile(r"/\*.*?\*/", re.DOTALL)
+_REASONS: Final = (
+    (
+        re.compile(
+            r"\brename\s+column\b|\bchange\s+(?:column\s+)?(?!column\s)(\S+)\s+(?!\1\s)",
+            re.IGNORECASE,
+        ),
+        "a column was renamed",
+    ),
+    (
+        re.compile(
+            r"\b(drop|truncate|exchange|discard|import)\s+(partition|tablespace)\b", re.IGNORECASE
+        ),
+        "rows went, or came, with a partition or a tablespace",
+    ),
+)
+"""What only the statement says: the engine describes a renamed column as dropped and added."""
 SCHEME: Final = "mysql://"
 NAME: Final = "clog"
 """The name of the engine, and the prefix of its topics."""
@@ -90,6 +109,68 @@ def table_of(change: Mapping[str, Any]) -> str:
     """Returns the table whose change a schema event reports."""
     what: str = change["id"]
     return what.strip('"').replace('"."', ".")
+
+
+def kept_of(table: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the part of the engine's description of a table that is kept, with the columns that
+    it no longer has, but its log.
+    """
+    columns = {
+        one["name"]: [one["typeExpression"], one["length"], one["scale"], one["enumValues"]]
+        for one in table["columns"]
+    }
+    known = before or {"columns": {}}
+    gone = ({*known["columns"]} | {*known.get("gone", ())}) - columns.keys()
+    return {"key": table["primaryKeyColumnNames"], "columns": columns, "gone": sorted(gone)}
+
+
+def why_reload(
+    before: Mapping[str, Any] | None,
+    table: Mapping[str, Any] | None,
+    ddl: str,
+    change: Mapping[str, Any],
+) -> str | None:
+    """Returns why rows may have changed without a message, or the engine does not say how they will
+    be described; None if neither is so.
+
+    Args:
+        before: what `kept_of` kept of the table.
+        table: the engine's description of the table as it is now.
+        ddl: the statement.
+        change: its effect on the table, in the engine's words.
+    """
+    ddl = _COMMENTS.sub(" ", ddl.replace("`", ""))
+    if change["type"] == "CREATE" or table is None:
+        return None
+    if change.get("previousId") not in (None, change["id"]):
+        return "it was renamed"
+    if before is None:
+        return "it changed, and its earlier state is unknown"
+    for pattern, why in _REASONS:
+        if pattern.search(ddl):
+            return why
+    after = kept_of(table, before)
+    if after["key"] != before["key"]:
+        return "its key changed"
+    reasons = (_why_of(one, before, after, ddl) for one in table["columns"])
+    return next(filter(None, reasons), None)
+
+
+def _why_of(
+    column: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any], ddl: str
+) -> str | None:
+    name, known = column["name"], before["columns"]
+    if name in before.get("gone", ()):
+        return f"column {name} was dropped, and added again later"
+    if name not in known:
+        is_filled = column.get("defaultValueExpression") or not column["optional"]
+        if is_filled or column["generated"]:
+            return f"column {name} was added with a default, which filled existing rows"
+    elif after["columns"][name] != known[name]:
+        return f"column {name} has another type"
+    elif re.search(_DROPS.format(re.escape(name)), ddl, re.IGNORECASE):
+        return f"column {name} was dropped and added again"
+    return None
 
 
 def end_of(files: Mapping[int, int]) -> int:

@@ -152,7 +152,7 @@ def streams(source: Source, rows: int, runs: int) -> None:
 
 
 def decoded(messages: list[bytes], plan: TablePlan) -> None:
-    decoder = Decoder(lambda relation: (relation.name, plan))
+    decoder = Decoder(lambda relation, _: (relation.name, plan))
     for first in range(0, len(messages), 50_000):
         decoder.decode(messages[first : first + 50_000])
 

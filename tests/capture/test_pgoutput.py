@@ -67,7 +67,7 @@ def truncate(*oids):
 
 
 def decoder(plan=PLAN):
-    return Decoder(lambda found: (found.oid, plan))
+    return Decoder(lambda found, _: (found.oid, plan))
 
 
 def rows_of(changes):
@@ -141,7 +141,7 @@ def test_keys_that_change_places():
 def test_a_relation_that_changes_ends_what_is_decoded_together():
     """Changes before a Relation message belong to the plan before it (H-C9)."""
     plans = iter([PLAN, TablePlan("public.t", pa.schema(list(SCHEMA)[:2]), (TEXT, TEXT))])
-    found = Decoder(lambda relation: (relation.name, next(plans)))
+    found = Decoder(lambda relation, _: (relation.name, next(plans)))
     messages = [begin(9), relation(1), insert(1, ("1", "x", "y")), relation(1, ("id", "a"))]
     before, after = found.decode([*messages, insert(1, ("2", "z")), commit(9)]).steps
     assert before.rows.column_names == ["id", "a", "b"]
@@ -175,7 +175,7 @@ def test_a_transaction_over_calls():
 
 def test_relations_that_nobody_wants_are_skipped():
     """A relation without a plan has no changes, and no truncates."""
-    skipping = Decoder(lambda found: None if found.oid == 1 else (found.oid, PLAN))
+    skipping = Decoder(lambda found, _: None if found.oid == 1 else (found.oid, PLAN))
     messages = [begin(9), relation(1), relation(2), insert(1, ("1", "", "")), truncate(1)]
     (changes,) = skipping.decode([*messages, insert(2, ("1", "", "")), commit(9)]).steps
     assert changes.table == 2

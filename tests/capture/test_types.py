@@ -235,7 +235,7 @@ def streamed(postgres, plan, table, statements):
                 messages.append(message.payload)
     finally:
         stream.close()
-    return Decoder(lambda found: (found.name, plan)).decode(messages)
+    return Decoder(lambda found, _: (found.name, plan)).decode(messages)
 
 
 def has_xml(postgres):

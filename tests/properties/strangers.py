@@ -112,7 +112,7 @@ def pgoutput():
     names = tuple(made.schema.names)
 
     def attempt(draw):
-        stream = StreamDecoder(lambda found: (found.oid, made))
+        stream = StreamDecoder(lambda found, _: (found.oid, made))
         row = texts(draw)
         old = (row[0], *(None for _ in row[1:]))
         messages = [begin(9), relation(1, names), insert(1, row), update(1, row, row, b"O")]

@@ -10,7 +10,8 @@
 3. *Follow* the stream (`following`).
 4. The stream's description of a table, and every few seconds the catalogue, are compared with the
    known one; before each cut the catalogue's stamp is, so that no cut lacks changes that had no
-   message. If anything differs, what was handed over is committed, and the run restarts at 1.
+   message; and so is the stamp of a table that was loaded, while the load's lock still holds off
+   any change. If anything differs, what was handed over is committed, and the run restarts at 1.
 
 ``once`` ends when everything is committed that the source had written at the start of 3. Wrong
 arguments, or logs of another database, are refused before an id is claimed: a capture that is
@@ -19,7 +20,7 @@ running continues.
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import field
@@ -29,7 +30,7 @@ from typing import Any, Final, TypeVar
 
 from clog.bridge.postgres import catalogue
 from clog.bridge.postgres.catalogue import MASKED, TEXT, Choice, Publications, SourceTable
-from clog.bridge.postgres.following import ChangedError, Followed, Following
+from clog.bridge.postgres.following import Followed, Following
 from clog.bridge.postgres.logs import (
     ABOUT,
     FLUSH_BYTES,
@@ -53,7 +54,7 @@ from clog.bridge.postgres.source import (
     lsn_text,
     quoted,
 )
-from clog.bridge.postgres.tables import HASH, hash_key
+from clog.bridge.postgres.tables import HASH, ChangedError, hash_key
 from clog.bridge.postgres.types import TablePlan, plan_of
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.errors import (
@@ -264,7 +265,8 @@ class _Run:
         self._loaded: dict[int, int] = {}
         self._loading: set[int] = set()
         self._loaders: list[Any] = []
-        self._stamp = ""
+        self._stamps: dict[int, str] = {}
+        self._doubted: set[int] = set()
         self._skipped: set[int] = set()
         self.read_lsn = 0
         self.wal_lsn = self._slot_bytes = self.transactions = 0
@@ -279,6 +281,7 @@ class _Run:
                     self._follow(slot, start)
                 except ChangedError as e:
                     _log.info("%s: %s; checking its tables again", self.source.address, e)
+                    self._doubted.update(e.doubted)
                     continue
                 except SourceUnavailableError:
                     if self.home is not None:
@@ -365,7 +368,9 @@ class _Run:
                 exported.close()
             for one in self.tables.values():
                 one.evolve()
-            home.keep(tables)
+            home.keep([table for table in tables if table.oid in due])
+            home.keep_later([table for table in tables if table.oid not in due], self.read_lsn)
+            self._doubted.clear()
             found = ask.slot(slot)
             assert found is not None, "it exists or was created"
             self._reload = False
@@ -389,7 +394,7 @@ class _Run:
             self._published = Publications((self._publication,))
         oids = {table.oid for table in tables}
         self.read_lsn = ask.wal_lsn()
-        self._stamp = catalogue.stamp(ask, self._published.names, oids)
+        self._stamps = catalogue.stamps(ask, self._published.names, oids)
         there = [table for table in self._read(ask, home) if table.oid in oids]
         if self._publication is None:
             return catalogue.numbered(ask, self._published.names, there)
@@ -467,6 +472,8 @@ class _Run:
                     " but its records keep them; capture into a new URL"
                 )
             why = "it was requested" if asked else binding.why_reload(table)
+            if why is None and table.oid in self._doubted:
+                why = "the stream has rows of it in another shape"
             if why is not None:
                 due[table.oid] = why
         return due
@@ -567,7 +574,7 @@ class _Run:
                     future.result()
             except SourceError:
                 with self.source.connected() as ask:
-                    self._check_stamp(ask)  # Raises if a table was altered since.
+                    self._check_stamps(ask, self.tables)  # Raises if a table was altered since.
                 raise
         self._loading = set()
         if self.should_stop():
@@ -622,29 +629,12 @@ class _Run:
             one.plan,
             take,
         )
-        self._check_files(one.table, connection)
+        with self.source.connected() as ask:
+            self._check_stamps(ask, [oid])
         if is_again:
             one.delete_others(known, time_us)
         one.commit(lsn)
         self._loading.discard(oid)
-
-    def _check_files(self, table: SourceTable, connection: Any) -> None:
-        """Raises if a table was rewritten since the catalogue was read: an older snapshot then sees
-        it as empty. From now on, the lock of the transaction that read it prevents a rewrite.
-
-        Raises:
-            ChangedError: the table was rewritten.
-        """
-        files = {table.oid: table.file, **table.leaves}
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT t::bigint, pg_relation_filenode(t)::bigint FROM unnest(%s::oid[]) t",
-                [list(files)],
-            )
-            is_other = any(files[oid] != (now or 0) for oid, now in cursor.fetchall())
-        if is_other:  # By a TRUNCATE, which the stream has, or an ALTER.
-            with self.source.connected() as ask:
-                self._check_stamp(ask)
 
     def _follow(self, slot: str, start: int) -> None:
         """Does 3."""
@@ -662,7 +652,7 @@ class _Run:
                     *(home, self.tables, self.read_lsn, self._interval_ms, self.clock),
                     should_stop=self.should_stop,
                     look=partial(self._look, ask),
-                    check=partial(self._check_stamp, ask),
+                    check=partial(self._check_stamps, ask, self.tables),
                     on_commit=self._on_commit,
                 )
                 until = self.wal_lsn if self._once else None
@@ -692,9 +682,10 @@ class _Run:
             publication=self._publication,
         )
 
-    def _check_stamp(self, ask: Queries) -> None:
+    def _check_stamps(self, ask: Queries, tables: Collection[int]) -> None:
         """Raises ChangedError if the catalogue changed: rows may have changed without a message."""
-        if catalogue.stamp(ask, self._published.names, self.tables) != self._stamp:
+        now = catalogue.stamps(ask, self._published.names, tables)
+        if now != {oid: self._stamps[oid] for oid in tables}:
             raise ChangedError("its catalogue changed")
 
     def _look(self, ask: Queries) -> None:

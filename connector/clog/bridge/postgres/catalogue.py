@@ -1,14 +1,27 @@
 """Reads the captured tables from the catalogue, and finds out whether they have changed.
 
 A table is identified by its oid, a column by its number, whatever their names are. Both are kept
-with the logs, as a *binding*, and compared with the catalogue again and again: it shows what
-changes rows without a message in the stream. A column that was dropped and added again has another
-number; one that was added with a default filled existing rows; a rewrite of the rows gives the
-table another file, and since VACUUM FULL and TRUNCATE do so too, it counts only if a column's entry
-has another transaction; a changed label of an enum or column of a composite changes the text of
-values; a partition that was attached, detached, emptied or dropped changes the oids of the leaves
-and their files; a publication that left a table or rows out for a time has another entry for it.
-Each of these *reloads* a table. A *stamp* is all this in one value, compared before each cut.
+with the logs, as a *binding*: the table as it was at its log's position. A change of the catalogue
+may be taken back before it is looked at, so equal names, types and labels prove nothing; the
+binding has what never comes back:
+
+- the numbers of columns, and how many there have ever been: one that was dropped and added again
+  has another number; one that was added with a default filled existing rows;
+- the file of the rows. VACUUM FULL and TRUNCATE change it, too, so it counts only if a column's
+  entry has another transaction. A table that is made unlogged for a time gets another file, too:
+  PostgreSQL refuses that while a publication names the table, and if one has it without its name,
+  the table's entry is its TOAST table, which only such rewrites replace, or else the file;
+- the transactions that wrote the entries of its types' labels and columns (*entries*): they change
+  the text of values;
+- the names of dropped columns, whose values the log still has: one that is added anew is not that;
+- the same for what attached partitions, and the indexes that may be a partition's replica identity,
+  and the file of each partition;
+- the numbers of the entries that publish it, and the transaction that set what is published.
+
+What the binding cannot tell, the stream does: PostgreSQL describes a table anew (a *relation*)
+before the first row after each change. `Binding.has` decides whether rows that were described like
+this have what the log needs. Whatever differs *reloads* the table. A *stamp* is all this in one
+value for each table, compared before each cut.
 
 A table can be followed if each update and delete names its row, by its replica identity, which must
 be a key. Other tables are refused before anything is published, because publishing their updates
@@ -26,15 +39,17 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from clog.bridge.postgres.source import Queries, Source, literal, quoted
-from clog.bridge.postgres.tables import HASH, Column
+from clog.bridge.postgres.tables import HASH, Column, Relation
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, NotFoundError
 
+_OWN_TYPES: Final = 16384
+"""Types from this number on are user-defined; those below it do not change."""
 _TREES: Final = """
-with recursive trees(root, oid) as (
-  select t, t from unnest(%(oids)s::oid[]) t
+with recursive trees(root, oid, entry) as (
+  select t, t, null::xid from unnest(%(oids)s::oid[]) t
   union all
-  select t.root, i.inhrelid from trees t join pg_class c on c.oid = t.oid
+  select t.root, i.inhrelid, i.xmin from trees t join pg_class c on c.oid = t.oid
   join pg_inherits i on i.inhparent = t.oid where c.relkind = 'p' and not i.inhdetachpending
 )
 """
@@ -67,46 +82,66 @@ from pg_index i where i.indrelid = any(%s::oid[]) order by i.indexrelid
 _PUBLISHED: Final = """
 select schemaname::text, tablename::text from pg_publication_tables where pubname = %s
 """
-_LABELS: Final = """
-with recursive needed(base, oid) as (
-  select t, t from unnest(%s::oid[]) t
+_WITH_ENTRIES: Final = f"""{_TREES}, types(root, oid) as (
+  select attrelid, atttypid from pg_attribute
+  where attrelid = any(%(oids)s::oid[]) and attnum > 0 and atttypid >= {_OWN_TYPES}
   union
-  select n.base, i.oid from needed n join pg_type t on t.oid = n.oid
+  select n.root, i.oid from types n join pg_type t on t.oid = n.oid
     left join pg_range r on n.oid in (r.rngtypid, r.rngmultitypid),
     lateral (
       select t.typbasetype union all select t.typelem union all select r.rngsubtype union all
-      select a.atttypid from pg_attribute a
-      where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped
-    ) i(oid) where i.oid <> 0
+      select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0
+    ) i(oid) where i.oid >= {_OWN_TYPES}
+), entries(root, name, entry) as (
+  select n.root, 'e' || e.oid, e.xmin::text from types n join pg_enum e on e.enumtypid = n.oid
+  union all
+  select n.root, 'c' || t.typrelid,
+    md5(string_agg(a.attnum || '/' || a.xmin, ' ' order by a.attnum))
+  from types n join pg_type t on t.oid = n.oid join pg_attribute a on a.attrelid = t.typrelid
+  where a.attnum > 0 group by 1, 2
+  union all
+  select t.root, 'p', md5(string_agg(t.oid || '/' || t.entry, ' ' order by t.oid))
+  from trees t where t.oid <> t.root group by 1
+  union all
+  select t.root, 'i' || i.indexrelid, i.xmin::text
+  from trees t join pg_index i on i.indrelid = t.oid where t.oid <> t.root and i.indisunique
 )
-select n.base::bigint, 'e' || e.oid, e.enumlabel::text
-from needed n join pg_enum e on e.enumtypid = n.oid
-union all
-select n.base::bigint, 'c' || a.attrelid,
-  string_agg(a.attnum || ':' || a.atttypid, ' ' order by a.attnum)
-from needed n join pg_type t on t.oid = n.oid join pg_attribute a on a.attrelid = t.typrelid
-where a.attnum > 0 and not a.attisdropped group by 1, 2
+"""  # noqa: S608 - all is written here
+"""What changes the text of values, and what is a row of the table: labels (e) and columns (c) of
+types, partitions (p), and the indexes that may identify their rows (i).
 """
-_STAMP: Final = f"""{_TREES}
-select md5(string_agg(part, ' ' order by part collate "C")) from (
-  select concat_ws('/', 'c', oid, relam, relpersistence, relreplident, relispartition)
+_ENTRIES: Final = f"{_WITH_ENTRIES} select root::bigint, name, entry from entries"  # noqa: S608
+_PUBLISHING: Final = """
+select c.oid, concat_ws('/', e.oid, p.xmin, case when e.relation is null then concat_ws(
+    '/', c.reltoastrelid, case c.reltoastrelid when 0 then c.relfilenode end,
+    case when e.namespace is not null then y.xmin end) end)
+from pg_publication p join (
+  select oid, oid, null::oid, null::oid from pg_publication where puballtables
+  union all select oid, prpubid, prrelid, null from pg_publication_rel
+  {schemas}
+) e(oid, publication, relation, namespace) on e.publication = p.oid
+join pg_class c on c.oid = any(%(oids)s::oid[])
+  and c.oid = coalesce(e.relation, c.oid) and c.relnamespace = coalesce(e.namespace, c.relnamespace)
+join pg_type y on y.typrelid = c.oid
+where p.pubname = any(%(names)s)
+"""
+_SCHEMAS: Final = "union all select oid, pnpubid, null, pnnspid from pg_publication_namespace"
+_STAMP: Final = f"""{_WITH_ENTRIES}
+select root::bigint, md5(string_agg(part, ' ' order by part collate "C")) from (
+  select oid, concat_ws('/', 'c', relam, relpersistence, relreplident, relispartition)
   from pg_class where oid = any(%(oids)s::oid[])
-  union all select concat_ws('/', 'a', attrelid, attnum, xmin) from pg_attribute
+  union all select attrelid, concat_ws('/', 'a', attnum, xmin) from pg_attribute
   where attrelid = any(%(oids)s::oid[]) and attnum > 0
-  union all select concat_ws('/', 'i', indexrelid, indimmediate, indisreplident, indisprimary)
-  from pg_index where indrelid = any(%(oids)s::oid[])
-  union all select concat_ws('/', 'l', t.root, c.oid, c.relfilenode, c.relreplident)
+  union all
+  select indrelid, concat_ws('/', 'i', indexrelid, indimmediate, indisreplident, indisprimary)
+  from pg_index where indrelid = any(%(oids)s::oid[]) and indisunique
+  union all select t.root, concat_ws('/', 'l', c.oid, c.relfilenode, c.relreplident)
   from trees t join pg_class c on c.oid = t.oid where t.oid <> t.root
-  union all select concat_ws('/', 'p', p.xmin, p.oid, r.oid) from pg_publication p
-  left join pg_publication_rel r on r.prpubid = p.oid where p.pubname = any(%(names)s)
-  union all select concat_ws('/', 'e', count(*), sum(xmin::text::bigint)) from pg_enum
-  union all select concat_ws('/', 't', count(*), sum(a.xmin::text::bigint)) from pg_attribute a
-  join pg_class c on c.oid = a.attrelid where c.relkind = 'c'
-) parts(part)
+  union all select root, name || '/' || entry from entries
+  union all {{publishing}}
+) parts(root, part) group by 1
 """  # noqa: S608 - all is written here
 _FOLDER_MAX: Final = 240
-_OWN_TYPES: Final = 16384
-"""Types from this number on are user-defined; those below it do not change."""
 _OPTIONS: Final = (
     "select pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot from pg_publication"
 )
@@ -153,9 +188,10 @@ class SourceTable:
         leaves: for a partitioned table, the file of each leaf, by its oid.
         width: how many columns it has ever had.
         file: the file of its rows; 0: it has no file itself.
-        stamps: for each column, the transaction that wrote its entry.
-        labels: the names in the text of values of its types: the labels of enums, the columns of
-            composites.
+        stamps: by the number of each captured column, the transaction that wrote its entry.
+        sent: name, type and modifier of each column that the stream sends, in their order.
+        live: the numbers of all columns.
+        entries: what its types and partitions are, by `_ENTRIES`; and dropped columns (d).
         published: the numbers of the entries that publish it; empty: there are none.
         rows, pages: approximate numbers.
         masks: by column: `HASH`, `TEXT`.
@@ -172,8 +208,10 @@ class SourceTable:
     leaves: Mapping[int, int]
     width: int = 0
     file: int = 0
-    stamps: tuple[int, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
+    stamps: Mapping[int, int] = field(default_factory=dict)
+    sent: tuple[tuple[str, int, int], ...] = ()
+    live: frozenset[int] = frozenset()
+    entries: Mapping[str, str] = field(default_factory=dict)
     published: str = ""
     rows: int = 0
     pages: int = 0
@@ -224,8 +262,8 @@ class SourceTable:
             "leaves": leaves,
             "width": self.width,
             "file": self.file,
-            "stamps": self.stamps,
-            "labels": dict(self.labels),
+            "stamps": [self.stamps[c.attnum] for c in self.columns if self.stamps],
+            "labels": dict(self.entries),
             "published": self.published,
             "masks": dict(self.masks),
         }
@@ -234,7 +272,7 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A table as it was when it was last captured; see `SourceTable.binding`."""
+    """A table as it was at its log's position; see `SourceTable.binding`."""
 
     oid: int
     schema: str
@@ -245,8 +283,8 @@ class Binding:
     leaves: Mapping[int, int]
     width: int
     file: int
-    stamps: Sequence[int]
-    labels: Mapping[str, str]
+    stamps: Mapping[int, int]
+    entries: Mapping[str, str]
     published: str
     masks: Mapping[str, str]
 
@@ -256,12 +294,44 @@ class Binding:
         body = json.loads(data)
         body["columns"] = [tuple(row) for row in body["columns"]]
         body["leaves"] = {int(oid): node for oid, node in body["leaves"].items()}
-        body["stamps"] = tuple(body["stamps"])
+        body["stamps"] = dict(zip((c[1] for c in body["columns"]), body["stamps"], strict=False))
+        body["entries"] = body.pop("labels")
         return cls(**body)
 
     @property
     def what(self) -> str:
         return name_of(self.schema, self.name)
+
+    @property
+    def _numbers(self) -> set[int]:
+        return {number for _, number, *_ in self.columns}
+
+    def has(self, relation: Relation, now: SourceTable) -> bool:
+        """Returns whether rows that the stream describes like this, after this binding, have what
+        the log needs: the table has had all columns that it has now, under their names, but for
+        the last ones, which had not been added yet, and for others that have been dropped since
+        (`why_reload` says where nothing tells the two apart).
+        """
+        named = {c.name for c in relation.columns if c.in_key}
+        if now.key and relation.identity != "f" and named != {*now.key}:
+            return False
+        unsent = now.left.keys() - {name for name, *_ in now.sent}
+        sent = tuple(
+            (c.name, c.type_oid, c.typmod) for c in relation.columns if c.name not in unsent
+        )
+        if self._numbers - now.live:
+            return {*now.sent} <= {*sent}
+        added = sum(number > self.width for number in now.live)
+        return len(now.sent) - added <= len(sent) and sent == now.sent[: len(sent)]
+
+    def followed_by(self, now: SourceTable) -> SourceTable:
+        """Returns a table that was not loaded again with the columns that were dropped until now:
+        its log still has their values.
+        """
+        names = {c.name for c in now.columns}
+        gone = {name: entry for name, entry in self.entries.items() if name[0] == "d"}
+        gone |= {f"d{name}": "" for name, *_ in self.columns if name not in names}
+        return replace(now, entries={**now.entries, **gone})
 
     def why_reload(self, now: SourceTable) -> str | None:
         """Returns why rows may have changed without a message; None if they did not.
@@ -287,6 +357,8 @@ class Binding:
             known = before.get(name)
             if known is None and column[0] in now.defaults:
                 return f"column {name} was added with a default, which filled existing rows"
+            if known is None and f"d{name}" in self.entries:
+                return f"column {name} was dropped, and added again later"
             if known is None and column[0] <= self.width:
                 return f"column {name} was renamed, or has been captured only since then"
             if known is not None and known[0] != column[0]:
@@ -297,12 +369,29 @@ class Binding:
             return "a partition was attached, detached, emptied, dropped or rewritten"
         if self.file != now.file and self.stamps != now.stamps:
             return "its columns changed, and its rows were rewritten"
-        if any(now.labels.get(name, label) != label for name, label in self.labels.items()):
-            return "values of one of its types are written differently"
+        return self._why_uncertain(now)
+
+    def _why_uncertain(self, now: SourceTable) -> str | None:
+        """Returns why it is unknown what rows were like between this binding and now."""
         if self.published != now.published:
             return (
                 "for some time, it was not published, or was published with other rows or columns"
             )
+        for name, entry in self.entries.items():
+            if now.entries.get(name, entry) != entry:
+                if name[0] in "ec":
+                    return "values of one of its types are, or were, written differently"
+                return "a partition, or its replica identity, was another for some time"
+        added = set(range(self.width + 1, now.width + 1))
+        new = now.entries.keys() - self.entries.keys()
+        if added and any(name[0] in "ec" for name in new):
+            return "a column was added whose type has labels or columns, which may have changed"
+        dropped = bool(self._numbers - now.live)
+        if added - now.live or (added and dropped):
+            return "columns were added, and dropped"
+        kept = self.stamps.keys() & now.stamps.keys()
+        if dropped and any(self.stamps[number] != now.stamps[number] for number in kept):
+            return "columns were dropped, and others changed"
         return None
 
 
@@ -358,8 +447,7 @@ def read(
     oids = [row[0] for row in rows]
     columns, indexes = _grouped(ask.rows(_COLUMNS, [oids])), _grouped(ask.rows(_INDEXES, [oids]))
     leaves = _grouped(ask.rows(_LEAVES, {"oids": [row[0] for row in rows if row[3] == "p"]}))
-    own = {row[2] for there in columns.values() for row in there if row[2] >= _OWN_TYPES}
-    labels = _grouped(ask.rows(_LABELS, [list(own)]) if own else ())
+    entries = _grouped(ask.rows(_ENTRIES, {"oids": oids}))
     made, refused = [], []
     unknown = set(choice.masks)
     for row in rows:
@@ -372,7 +460,7 @@ def read(
                 skipped.add(oid)
                 continue
             refused.append(f"{what} ({why})")
-        one = _table(row, columns[oid], key, choice, labels)
+        one = replace(_table(row, columns[oid], key, choice), entries=dict(entries[oid]))
         _check_leaves(one, leaves[oid])
         files = {leaf: file for leaf, file, *_ in leaves[oid]}
         pages = one.pages + sum(leaf[2] for leaf in leaves[oid])
@@ -395,13 +483,13 @@ def _table(
     there: Sequence[Any],
     key: Sequence[int] | None,
     choice: Choice,
-    labels: Mapping[int, Sequence[Any]],
 ) -> SourceTable:
     """Returns a table without its leaves; ``there``: its columns in the catalogue."""
     oid, schema, name, _, _, count, pages, width = row
     what, numbers = name_of(schema, name), frozenset(key or ())
     masks = {c[0]: choice.masks.get(f"{what}.{c[0]}") for c in there}
     left = {n: "it is generated, and not sent" for n, *_, gen, _, _, _, _ in there if gen}
+    sent = tuple((n, kind, mod) for n, _, kind, mod, *_ in there if n not in left)
     left |= {n: MASKED for n, mask in masks.items() if mask == DROP}
     if masked := [n for n, num, *_ in there if num in numbers and masks[n] == DROP]:
         raise InvalidInputError(f"{what}.{masked[0]} is part of the key, and cannot be dropped")
@@ -425,8 +513,9 @@ def _table(
         leaves={},
         width=width,
         file=there[0][-1] if there else 0,
-        stamps=tuple(c[-2] for c in there if c[0] not in left),
-        labels={name: label for _, _, kind, *_ in there for name, label in labels.get(kind, ())},
+        stamps={num: stamp for n, num, *_, stamp, _ in there if n not in left},
+        sent=sent,
+        live=frozenset(num for _, num, *_ in there),
         rows=count,
         pages=pages,
         masks={n: mask for n, mask in masks.items() if mask in (HASH, TEXT)},
@@ -545,37 +634,26 @@ def numbered(
     filter or columns change or its schema is left out for a time; and of the transaction that last
     set what the publication sends.
     """
-    entries = "select oid, oid, null::oid, null::oid from pg_publication where puballtables"
-    entries += " union all select oid, prpubid, prrelid, null from pg_publication_rel"
-    if ask.connection.server_version >= _LISTS_VERSION:
-        entries += " union all select oid, pnpubid, null, pnnspid from pg_publication_namespace"
-    rows = ask.rows(
-        "select e.relation::bigint, n.nspname::text, concat_ws('/', e.oid, p.xmin)"  # noqa: S608
-        f" from ({entries}) e(oid, publication, relation, namespace)"
-        " join pg_publication p on p.oid = e.publication"
-        " left join pg_namespace n on n.oid = e.namespace where p.pubname = any(%s) order by e.oid",
-        [list(names)],
-    )
+    given = {"names": list(names), "oids": [one.oid for one in tables]}
+    found = _grouped(ask.rows(_publishing(ask), given))
     return [
-        replace(
-            one,
-            published=" ".join(
-                number
-                for relation, schema, number in rows
-                if relation in (None, one.oid) and schema in (None, one.schema)
-            ),
-        )
+        replace(one, published=" ".join(sorted(number for (number,) in found[one.oid])))
         for one in tables
     ]
 
 
-def stamp(ask: Queries, names: Sequence[str], tables: Collection[int]) -> str:
-    """Returns a value that differs after each change of the catalogue that may have changed rows of
-    these tables without a message. Other changes may change it too, but not the common ones:
-    TRUNCATE and VACUUM FULL of a table without partitions. One query.
+def _publishing(ask: Queries) -> str:
+    has_schemas = ask.connection.server_version >= _LISTS_VERSION
+    return _PUBLISHING.format(schemas=_SCHEMAS if has_schemas else "")
+
+
+def stamps(ask: Queries, names: Sequence[str], tables: Collection[int]) -> dict[int, str]:
+    """Returns for each of these tables, by oid, a value that differs after each change of the
+    catalogue that may have changed its rows without a message. Other changes may change it too, but
+    not the common ones: TRUNCATE and VACUUM FULL of a table without partitions. One query.
     """
-    ((found,),) = ask.rows(_STAMP, {"names": list(names), "oids": list(tables)})
-    return str(found)
+    query = _STAMP.format(publishing=_publishing(ask))
+    return dict(ask.rows(query, {"names": list(names), "oids": list(tables)}))
 
 
 def published(
@@ -620,7 +698,11 @@ def published(
             )
         toasted = table.toasted - left.keys()
         left = {**table.left, **left}
-        made.append(replace(table, columns=kept, toasted=toasted, left=left))
+        sent = tuple(one for one in table.sent if names is None or one[0] in names)
+        stamps = {c.attnum: table.stamps[c.attnum] for c in kept}
+        made.append(
+            replace(table, columns=kept, toasted=toasted, left=left, sent=sent, stamps=stamps)
+        )
         if where:
             filters[table.what] = where
     if not made:

@@ -1,8 +1,10 @@
 """Follows the stream of a captured database from one reading of its catalogue to the next.
 
 1. *Read.* Messages wait until whole transactions are there, or a large part of one; then they are
-   decoded. Messages older than the catalogue reading may have another shape; newer ones may have a
-   shape that is not known yet, which ends the following (`ChangedError`).
+   decoded, but for what tables have already. A table may be described otherwise than the catalogue
+   has it (`Binding.has`): by a transaction that was committed after the catalogue was read, which
+   must then be read again, or by an earlier one: then the table was another for some time, and is
+   loaded again, whatever it is now. Either ends the following (`ChangedError`).
 2. *Hand over.* Decoded messages are gathered for a short time, or until there are many. The result
    is a *piece*: a part of a group, in the order of the source; the last piece ends the group.
 3. *Commit.* A second thread commits the pieces in order (L2), a third one names the cut of a group
@@ -18,16 +20,22 @@ import select
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from clog.bridge.postgres.logs import FLUSH_BYTES, Home, TableLog, all_of
-from clog.bridge.postgres.pgoutput import Decoder
+from clog.bridge.postgres.pgoutput import Decoder, KeylessError
 from clog.bridge.postgres.source import Stream
-from clog.bridge.postgres.tables import Changes, Decoded, Relation, Truncated, joined, sliced
+from clog.bridge.postgres.tables import (
+    ChangedError,
+    Changes,
+    Decoded,
+    Relation,
+    Truncated,
+    joined,
+)
 from clog.bridge.postgres.types import TablePlan
 from clog.storage.env import Clock, dataclass
 
@@ -41,10 +49,6 @@ _IDLE_MS: Final = 20_000
 _WAITING_MAX: Final = 3
 _WITH_ROWS_MAX: Final = 2
 _ASK_MS: Final = 200
-
-
-class ChangedError(Exception):
-    """A table is not what it was: the catalogue must be read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +111,12 @@ class _Reading:
         in_transaction: whether the decoded messages end within a transaction.
     """
 
-    def __init__(self, tables: Mapping[int, TableLog], read_lsn: int) -> None:
+    def __init__(self, of: Followed) -> None:
         self.in_transaction = False
-        self._tables = tables
-        self._read_lsn = read_lsn
-        self._decoder = Decoder(self._table_of)
-        self._is_old = True
+        self._of = of
+        self._decoder = Decoder(self._table_of, self._start_of)
+        self._doubted: set[int] = set()
         self._messages: list[bytes] = []
-        self._lsns: list[int] = []
         self._ends: list[int] = []
         self._bytes = 0
 
@@ -123,15 +125,11 @@ class _Reading:
         """Whether nothing waits, and no transaction is open."""
         return not (self._messages or self.in_transaction)
 
-    def add(self, taken: Sequence[tuple[int, bytes]]) -> None:
-        """Adds messages, each with its LSN."""
-        if not taken:
-            return
-        lsns, messages = zip(*taken, strict=True)
+    def add(self, messages: Sequence[bytes]) -> None:
+        """Adds messages."""
         count = len(self._messages)
         self._ends += [i for i, message in enumerate(messages, count) if message[:1] == b"C"]
         self._messages += messages
-        self._lsns += lsns
         self._bytes += sum(map(len, messages))
 
     def decoded(self) -> Decoded | None:
@@ -142,44 +140,37 @@ class _Reading:
             return None
         else:
             count = len(self._messages)
-        lsns = np.array(self._lsns[:count], np.int64)
-        has_one = np.flatnonzero(lsns)  # A table's description has 0: it belongs to what follows.
-        if not has_one.size:
-            return None
-        count = int(has_one[-1]) + 1
-        is_old = lsns[has_one[np.searchsorted(has_one, np.arange(count))]] < self._read_lsn
-        self._is_old = bool(is_old[0])
-        if (others := np.flatnonzero(is_old != is_old[0])).size:
-            count = int(others[0])
-        decoded = self._decoder.decode(self._messages[:count])
-        del self._messages[:count], self._lsns[:count]
+        try:
+            decoded = self._decoder.decode(self._messages[:count])
+        except KeylessError as e:
+            raise ChangedError(str(e), {e.oid, *self._doubted}) from e
+        if self._doubted:
+            names = sorted(self._of.tables[oid].table.what for oid in self._doubted)
+            raise ChangedError(f"{', '.join(names)} had another shape for some time", self._doubted)
+        del self._messages[:count]
         self._ends = [i - count for i in self._ends if i >= count]
         self._bytes -= decoded.size_bytes
         self.in_transaction = decoded.in_transaction
         return decoded
 
-    def _table_of(self, relation: Relation) -> tuple[TableLog, TablePlan] | None:
-        one = self._tables.get(relation.oid)
+    def _start_of(self, oid: int) -> int:
+        one = self._of.tables.get(oid)
+        return 0 if one is None else one.position
+
+    def _table_of(self, relation: Relation, lsn: int) -> tuple[TableLog, TablePlan] | None:
+        one = self._of.tables.get(relation.oid)
         if one is None:
             return None
-        sent = {c.name: (c.type_oid, c.typmod) for c in relation.columns}
-        known = {c.name: (c.type_oid, c.typmod) for c in one.table.columns}
-        is_old = self._is_old
-        named = {c.name for c in relation.columns if c.in_key}
-        if not is_old and one.table.key and relation.identity != "f" and named != {*one.table.key}:
-            raise ChangedError(f"the replica identity of {one.table.what} changed")
-        if not is_old and (sent.keys() - known.keys() - one.table.left.keys()):
-            raise ChangedError(f"{one.table.what} has new columns")
-        if any(sent[name] != kind for name, kind in known.items() if name in sent):
-            if is_old:
-                return None  # It was loaded after the types changed, and so after these rows.
-            raise ChangedError(f"a column of {one.table.what} has another type")
-        if known.keys() <= sent.keys():
-            return one, one.plan
-        if not is_old:
-            raise ChangedError(f"{one.table.what} lost columns")
-        there = [i for i, name in enumerate(one.plan.schema.names) if name in sent]
+        if not self._of.home.bindings[relation.oid].has(relation, one.table):
+            if lsn >= self._of.read_lsn:
+                raise ChangedError(f"{one.table.what} has changed", self._doubted)
+            self._doubted.add(relation.oid)  # All that this call finds are loaded at the same time.
+            return None
+        sent = {column.name for column in relation.columns}
         schema, forms = one.plan.schema, one.plan.forms
+        there = [i for i, name in enumerate(schema.names) if name in sent]
+        if len(there) == len(schema):
+            return one, one.plan
         kept = schema.empty_table().select(there).schema, tuple(forms[i] for i in there)
         return one, TablePlan(one.plan.what, *kept)
 
@@ -191,7 +182,7 @@ class Following:
         self._of = of
         self._tables = list(of.tables.values())
         self._stream = stream
-        self._reading = _Reading(of.tables, of.read_lsn)
+        self._reading = _Reading(of)
         self._held: list[Decoded] = []
         self._held_bytes = 0
         self._reached = start
@@ -345,28 +336,22 @@ def _name(group: Future[Callable[[], None] | None]) -> None:
 
 
 def _steps(parts: Sequence[Decoded]) -> Iterator[tuple[Changes | Truncated, Any]]:
-    """Yields the changes that are new to the logs, a table's rows between two truncates as one."""
+    """Yields the changes, a table's rows between two truncates as one."""
     gathered: dict[int, list[tuple[Changes, Any]]] = {}
     for decoded in parts:
-        lsns = np.array([t.commit_lsn for t in decoded.transactions], np.int64)
         times = np.array([t.time_us for t in decoded.transactions], np.int64)
         for step in decoded.steps:
             if isinstance(step, Changes):
-                first = np.searchsorted(lsns, step.table.position)
-                skip = int(np.searchsorted(step.transactions, first))
                 mine = gathered.setdefault(step.table.table.oid, [])
                 if mine and mine[0][0].rows.schema != step.rows.schema:
                     yield _as_one(mine)
                     mine.clear()
-                if skip < len(step.deleted):
-                    part = sliced(step, skip, len(step.deleted))
-                    mine.append((part, times[part.transactions]))
+                mine.append((step, times[step.transactions]))
                 continue
-            new = [one for one in step.tables if lsns[step.transaction] >= one.position]
-            for one in new:
+            for one in step.tables:
                 if mine := gathered.pop(one.table.oid, []):
                     yield _as_one(mine)
-            yield replace(step, tables=tuple(new)), times[step.transaction : step.transaction + 1]
+            yield step, times[step.transaction : step.transaction + 1]
     yield from map(_as_one, filter(None, gathered.values()))
 
 

@@ -48,6 +48,7 @@ from clog.bridge.postgres.tables import HASH, Changes, masked, sliced
 from clog.bridge.postgres.types import TablePlan
 from clog.bridge.reach import Reach, committed
 from clog.storage.append import partitions_of
+from clog.storage.column_kinds import widens, word_of
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
 from clog.storage.cuts import logs_by_writer
@@ -121,6 +122,12 @@ def all_of(calls: Iterable[tuple[Handle, Callable[[], _T]]]) -> list[_T]:
         if isinstance(one, Exception):
             raise one
     return [one for one in done if not isinstance(one, Exception)]
+
+
+def is_wider(kind: pa.DataType, narrow: pa.DataType) -> bool:
+    """Returns whether every value of the narrow type is one of the other, too."""
+    words = word_of(narrow), word_of(kind)
+    return words[0] is not None and words[1] is not None and widens(words[0], words[1])
 
 
 def no_home(url: str) -> InvalidInputError:
@@ -248,7 +255,8 @@ class TableLog:
             )
 
     def evolve(self) -> None:
-        """Gives the log the columns and types that the table has now.
+        """Gives the log the columns and types that the table has now; what is wider in the log, as
+        the table was, stays so.
 
         Raises:
             InvalidInputError: a column's type cannot change to the one it has now.
@@ -264,7 +272,7 @@ class TableLog:
             path, kind = keys.get(field.name, (f"value.{field.name}", value.get(field.name)))
             if kind is None:
                 add[path] = field.type
-            elif kind != field.type:
+            elif kind != field.type and not is_wider(kind, field.type):
                 widen[path] = field.type
         if not (add or widen):
             return
@@ -404,13 +412,16 @@ class TableLog:
         self._filler.end_group()
 
     def _keys(self, rows: pa.RecordBatch) -> pa.Array:
+        """Returns the keys of rows, in the log's type."""
         key = self.table.key
         if not key:
             return pa.nulls(rows.num_rows, pa.binary())
+        kind = arrow_schema(self.handle.tip.head.log.schema).field("key").type
         if len(key) == 1:
-            return rows.column(key[0])
+            return rows.column(key[0]).cast(kind)
         fields = [rows.schema.field(name) for name in key]
-        return pa.StructArray.from_arrays([rows.column(name) for name in key], fields=fields)
+        made = pa.StructArray.from_arrays([rows.column(name) for name in key], fields=fields)
+        return made.cast(kind)
 
     def _add(self, rows: pa.RecordBatch, keys: pa.Array, deleted: _Flags, times_us: _Ints) -> None:
         """Adds records that wait for the commit."""
@@ -429,9 +440,7 @@ class TableLog:
         value = pa.StructArray.from_arrays(values, fields=list(kind), mask=mask)
         now_us = self._settings.clock.now_us()
         times = to_arrow(np.clip(times_us, 0, now_us), pa.timestamp("us", "UTC"))
-        batch = pa.RecordBatch.from_arrays(
-            [keys.cast(there.field("key").type), value, times], ["key", "value", "timestamp"]
-        )
+        batch = pa.RecordBatch.from_arrays([keys, value, times], ["key", "value", "timestamp"])
         self._pending.append(batch)
         self.pending_bytes += batch.nbytes
         self.rows += count
@@ -453,8 +462,12 @@ class TableLog:
             self._shown = self.log.table()
         found = self._shown.of_key_bytes(keys.to_pylist()).combine_chunks()
         value = found.column("value").combine_chunks()
-        names = [field.name for field in value.type]
-        rows = pa.RecordBatch.from_arrays(value.flatten(), names)
+        kinds = {field.name: field.type for field in self.plan.schema}
+        columns = {
+            field.name: column.cast(kinds.get(field.name, field.type))
+            for field, column in zip(value.type, value.flatten(), strict=True)
+        }
+        rows = pa.RecordBatch.from_pydict(columns)
         return key_bytes(found.column("key").combine_chunks()), rows
 
 
@@ -482,6 +495,7 @@ class Home:
         self.members: frozenset[str] = frozenset()
         self.shown: Mapping[str, CutLog] = {}
         self.kept: dict[bytes, bytes] = {}
+        self._later: tuple[int, Mapping[bytes, bytes]] = 0, {}
         self.log = settings.made(
             url, lambda: {"partitions": 1, "config": {"cleanup.policy": "compact"}}
         )
@@ -529,11 +543,7 @@ class Home:
 
     def keep(self, tables: Sequence[SourceTable], **about: object) -> None:
         """Saves what tables are like and how they are captured; one commit if anything is new."""
-        folders = {oid: binding.folder for oid, binding in self.bindings.items()}
-        records = {
-            str(table.oid).encode(): table.binding(folders.get(table.oid, table.folder))
-            for table in tables
-        }
+        records = self._records(tables)
         if about:
             records[ABOUT] = json.dumps(about, sort_keys=True).encode()
         new = {key: text for key, text in records.items() if self.kept.get(key) != text}
@@ -541,8 +551,27 @@ class Home:
             return
         with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
             t.append([{"key": key, "value": text} for key, text in new.items()])
-        self.kept |= new
-        self.bindings |= {int(key): Binding.read(text) for key, text in new.items() if key != ABOUT}
+        self._has(new)
+
+    def keep_later(self, tables: Sequence[SourceTable], position: int) -> None:
+        """Saves what tables are like with the first cut at this position or a later one: rows that
+        come until then may still be as the tables were before.
+        """
+        there = [self.bindings[table.oid].followed_by(table) for table in tables]
+        self._later = position, self._records(there)
+
+    def _records(self, tables: Sequence[SourceTable]) -> dict[bytes, bytes]:
+        folders = {oid: binding.folder for oid, binding in self.bindings.items()}
+        return {
+            str(table.oid).encode(): table.binding(folders.get(table.oid, table.folder))
+            for table in tables
+        }
+
+    def _has(self, new: Mapping[bytes, bytes | None]) -> None:
+        """Notes what was saved."""
+        texts = {key: text for key, text in new.items() if text is not None}
+        self.kept |= texts
+        self.bindings |= {int(k): Binding.read(text) for k, text in texts.items() if k.isdigit()}
 
     def mark_loading(self, logs: Sequence[TableLog]) -> None:
         """Declares which logs every cut must have, and that there is no cut yet."""
@@ -569,16 +598,18 @@ class Home:
         by then. It must be called before any other method of the home. No request.
         """
         t = self.log.transaction(ID, TIMEOUT_MS_MAX)
-        if records:
-            t.append([{"key": key, "value": text} for key, text in records.items()])
+        later = {} if position < self._later[0] else self._later[1]
+        new: dict[bytes, bytes | None] = dict(records or {})
+        new |= {key: text for key, text in later.items() if self.kept.get(key) != text}
+        if new:
+            t.append([{"key": key, "value": text} for key, text in new.items()])
         t.name_cut(logs, logs)
         t.positions(self._source, {0: (position, str(self._identity.timeline))})
         members = frozenset(one.log.id for one in logs)
 
         def cut() -> None:
             committed(t)
-            new = {key: text for key, text in (records or {}).items() if text is not None}
-            self.kept |= new
+            self._has(new)
             self.members = members
             self.position, self.timeline = position, self._identity.timeline
 

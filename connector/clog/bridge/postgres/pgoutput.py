@@ -12,6 +12,9 @@ are rare are read one by one: Relation, Truncate.
    tombstone of the old key before the new row. A value that the new tuple lacks, because it is
    stored separately and did not change, is taken from the old tuple, or else marked ``unchanged``.
 
+Changes of transactions that a table has already are neither decoded nor looked at: they may have a
+shape that nothing can read now.
+
 Old tuples of kind ``K`` have the identity's columns; an ``n`` in other columns has no meaning. The
 lengths in a message are checked before anything is read there: any input is either decoded or
 refused with a `SourceError`, in memory of a few times its size.
@@ -65,6 +68,17 @@ def _broken(what: str) -> SourceError:
     )
 
 
+class KeylessError(SourceError):
+    """A row does not have its table's key. ``oid``: the table's."""
+
+    def __init__(self, what: str, oid: int) -> None:
+        super().__init__(
+            f"the stream of the server has a row of {what} without its key, as after a change of"
+            f" the replica identity; load the table again (--reload {what})"
+        )
+        self.oid = oid
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """A relation that changes refer to, and how its columns are kept; None: not at all.
@@ -85,7 +99,8 @@ class _Known:
 class _State:
     """The state that one call leaves for the next."""
 
-    relations: Mapping[int, _Known]
+    relations: Mapping[int, Relation]
+    known: Mapping[int, _Known]
     open: Transaction | None
 
 
@@ -94,42 +109,40 @@ class Decoder:
 
     Args:
         table_of: returns the table of a relation and how its columns are kept; None: not at all.
-            It is called for each Relation message, in the order of the stream.
+            It is called before the first change after each new Relation message, with the LSN of
+            the change's commit.
+        start_of: returns, for the oid of a relation, the LSN from which on its transactions are
+            decoded.
     """
 
-    def __init__(self, table_of: Callable[[Relation], tuple[Any, TablePlan] | None]) -> None:
+    def __init__(
+        self,
+        table_of: Callable[[Relation, int], tuple[Any, TablePlan] | None],
+        start_of: Callable[[int], int] = lambda _: 0,
+    ) -> None:
         self._table_of = table_of
-        self._state = _State({}, None)
+        self.start_of = start_of
+        self._state = _State({}, {}, None)
 
     def decode(self, messages: Sequence[bytes]) -> Decoded:
         """Decodes messages; a call may begin and end within a transaction."""
         buffer = _Buffer(messages)
         transactions, of_message = self._transactions(buffer)
-        relations = dict(self._state.relations)
-        steps: list[Changes | Truncated] = []
-        runs = _Runs(buffer, of_message)
+        lsns = np.array([*(one.commit_lsn for one in transactions), 0], np.int64)[of_message]
+        call = _Call(buffer, lsns, of_message, self._state, self)
         for i in np.flatnonzero((buffer.kinds == _RELATION) | (buffer.kinds == _TRUNCATE)).tolist():
-            message = buffer.message(i)
             if buffer.kinds[i] == _RELATION:
-                known = self._asked(_relation(message))
-                oid = known.relation.oid
-                if (before := relations.get(oid)) is not None and before != known:
-                    steps += runs.until(i, before)
-                relations[oid] = known
+                call.describe(i)
             else:
-                found = [_relation_of(relations, oid) for oid in _truncated(message)]
-                for one in found:
-                    steps += runs.until(i, one)
-                if tables := tuple(one.table for one in found if one.plan is not None):
-                    steps.append(Truncated(tables, int(of_message[i])))
-        for oid in runs.left():
-            steps += runs.until(len(messages), _relation_of(relations, oid))
+                call.truncate(i)
+        call.end(len(messages))
         is_open = bool(transactions) and transactions[-1].end_lsn == 0
-        self._state = _State(relations, transactions[-1] if is_open else None)
-        return Decoded(tuple(transactions), tuple(steps), is_open, buffer.size_bytes)
+        self._state = _State(call.relations, call.known, transactions[-1] if is_open else None)
+        return Decoded(tuple(transactions), tuple(call.steps), is_open, buffer.size_bytes)
 
-    def _asked(self, relation: Relation) -> _Known:
-        asked = self._table_of(relation)
+    def known_of(self, relation: Relation, lsn: int) -> _Known:
+        """Asks for the table of a relation."""
+        asked = self._table_of(relation, lsn)
         if asked is None:
             return _Known(relation, None, None)
         table, plan = asked
@@ -170,6 +183,68 @@ class Decoder:
         xids, starts, moments = columns
         made = list(map(Transaction, xids, starts, ends.tolist(), moments))
         return made, np.cumsum(is_begin) - (opened is None)
+
+
+class _Call:
+    """The content of one call's messages, in the order of the stream.
+
+    Attributes:
+        relations: the newest description of each relation.
+        known: those of them whose table was asked for.
+        steps: what was found.
+    """
+
+    def __init__(
+        self, buffer: "_Buffer", lsns: Ints, of_message: Ints, state: _State, decoder: Decoder
+    ) -> None:
+        self.relations, self.known = dict(state.relations), dict(state.known)
+        self.steps: list[Changes | Truncated] = []
+        self._buffer = buffer
+        self._lsns = lsns
+        self._of_message = of_message
+        self._decoder = decoder
+        self._runs = _Runs(buffer)
+
+    def describe(self, i: int) -> None:
+        """Takes a Relation message; the table is asked for by the first change after it."""
+        relation = _relation(self._buffer.message(i))
+        before = self.relations.get(relation.oid)
+        if before == relation:
+            return
+        if before is not None:
+            self._take(relation.oid, i)
+        self.known.pop(relation.oid, None)
+        self.relations[relation.oid] = relation
+
+    def truncate(self, i: int) -> None:
+        """Takes a Truncate message."""
+        found = []
+        for oid in _truncated(self._buffer.message(i)):
+            self._take(oid, i)
+            if self._lsns[i] >= self._decoder.start_of(oid):
+                found.append(self._known_of(oid, i))
+        if tables := tuple(one.table for one in found if one.plan is not None):
+            self.steps.append(Truncated(tables, int(self._of_message[i])))
+
+    def end(self, count: int) -> None:
+        """Takes what is left before the end of the messages."""
+        for oid in self._runs.left():
+            self._take(oid, count)
+
+    def _take(self, oid: int, end: int) -> None:
+        """Takes the new changes of a relation before a message."""
+        _relation_of(self.relations, oid)
+        at = self._runs.until(end, oid)
+        at = at[self._lsns[at] >= self._decoder.start_of(oid)]
+        if len(at) and (one := self._known_of(oid, int(at[0]))).plan is not None:
+            self.steps.append(_changes(self._buffer, at, one, self._of_message[at]))
+
+    def _known_of(self, oid: int, i: int) -> _Known:
+        """Returns a relation and its table, for a message."""
+        if oid not in self.known:
+            relation = _relation_of(self.relations, oid)
+            self.known[oid] = self._decoder.known_of(relation, int(self._lsns[i]))
+        return self.known[oid]
 
 
 class _Buffer:
@@ -285,19 +360,17 @@ def _truncated(message: _Message) -> tuple[int, ...]:
     return oids
 
 
-def _relation_of(relations: Mapping[int, _Known], oid: int) -> _Known:
-    known = relations.get(oid)
-    if known is None:
+def _relation_of(relations: Mapping[int, Relation], oid: int) -> Relation:
+    relation = relations.get(oid)
+    if relation is None:
         raise _broken(f"has changes of relation {oid}, which it did not describe")
-    return known
+    return relation
 
 
 class _Runs:
     """The changes of a call by relation, to be taken in order."""
 
-    def __init__(self, buffer: _Buffer, of_message: Ints) -> None:
-        self._buffer = buffer
-        self._of_message = of_message
+    def __init__(self, buffer: _Buffer) -> None:
         kinds = buffer.kinds
         at = np.flatnonzero((kinds == _INSERT) | (kinds == _UPDATE) | (kinds == _DELETE))
         if (buffer.lengths[at] < 6).any():
@@ -313,16 +386,14 @@ class _Runs:
         """Returns the relations that have changes left."""
         return [oid for oid, at in self._left.items() if len(at)]
 
-    def until(self, end: int, known: _Known) -> list[Changes]:
-        """Takes the changes of a relation before a message."""
-        at = self._left.get(known.relation.oid)
+    def until(self, end: int, oid: int) -> Ints:
+        """Takes the changes of a relation before a message; returns which messages they are."""
+        at = self._left.get(oid)
         if at is None:
-            return []
+            return np.empty(0, np.int64)
         count = int(np.searchsorted(at, end))
-        self._left[known.relation.oid] = at[count:]
-        if not count or known.plan is None:
-            return []
-        return [_changes(self._buffer, at[:count], known, self._of_message[at[:count]])]
+        self._left[oid] = at[count:]
+        return at[:count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,7 +559,7 @@ def _laid_out(buffer: _Buffer, found: _Found, transactions: Ints) -> Changes:
         if lacks.any():
             unchanged[name] = lacks
         if i in known.key and not (kind == _TEXT).all():
-            raise _broken(f"has a row of {plan.what} without its key")
+            raise KeylessError(plan.what, known.relation.oid)
         columns.append(plan.column(i, buffer.texts(start, end, kind == _TEXT)))
     rows = pa.RecordBatch.from_arrays(columns, schema=plan.schema)
     return Changes(known.table, rows, deleted, unchanged, moved_from, rows_of.astype(np.int32))

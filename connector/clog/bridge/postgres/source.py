@@ -313,7 +313,7 @@ class Source:
 
 
 RELOAD: Final = (
-    "load all tables again into the same logs with --reload (reload=True), which also deletes"
+    "load all tables again into the same logs with --reload all (reload=True), which also deletes"
     " rows that the source no longer has"
 )
 
@@ -418,12 +418,12 @@ class Stream:
         """Returns the file descriptor to wait on for more."""
         return int(self._connection.fileno())
 
-    def take(self, most_bytes: int) -> list[tuple[int, bytes]]:
-        """Returns the messages received so far, with their LSNs, up to about this many bytes."""
+    def take(self, most_bytes: int) -> list[bytes]:
+        """Returns the messages received so far, up to about this many bytes."""
         read, messages, size = self._cursor.read_message, [], 0
         with self._source.talking():
             while size < most_bytes and (message := read()) is not None:
-                messages.append((message.data_start, message.payload))
+                messages.append(message.payload)
                 size += len(message.payload)
         return messages
 

@@ -30,6 +30,16 @@ KEY_FILE: Final = "CLOG_CAPTURE_HASH_KEY_FILE"
 _KEY_BYTES_MIN: Final = 16
 
 
+class ChangedError(Exception):
+    """A table is not what it was: the catalogue must be read again. ``doubted``: the oids of tables
+    that must be loaded again, whatever the catalogue says.
+    """
+
+    def __init__(self, why: str, doubted: Collection[int] = ()) -> None:
+        super().__init__(why)
+        self.doubted = doubted
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column in the catalogue. ``in_key``: whether it is in the replica identity; ``ndims``: for

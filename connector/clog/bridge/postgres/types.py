@@ -42,6 +42,7 @@ SESSION: Final[Mapping[str, str]] = {
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
+    "jit": "off",  # To compile a look at the catalogue takes ten times as long as to look.
 }
 """The settings of sessions whose texts are read here. From a table with row security either all
 rows are read, as the stream has them, or there is an error. A load has no time limit.

@@ -27,14 +27,13 @@ from numpy.typing import NDArray
 
 from clog.bridge.postgres import catalogue
 from clog.bridge.postgres.catalogue import EVENTS, Binding, Choice, SourceTable
-from clog.bridge.postgres.logs import ABOUT, ID, no_home, other_database
+from clog.bridge.postgres.logs import ABOUT, ID, is_wider, no_home, other_database
 from clog.bridge.postgres.pgoutput import OPTIONS, Decoder
 from clog.bridge.postgres.source import Queries, Source, literal, load, lsn_of, lsn_text, quoted
 from clog.bridge.postgres.tables import HASH, Changes, hash_key, masked
 from clog.bridge.postgres.types import TablePlan, plan_of
 from clog.bridge.reach import Reach
 from clog.storage import Cut, Log
-from clog.storage.column_kinds import widens, word_of
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.keys.hashing import hash_keys, key_bytes
 from clog.storage.numpy_arrays import to_arrow, to_numpy
@@ -359,17 +358,12 @@ def common(source: pa.Schema, log: pa.Schema) -> tuple[pa.Schema, list[RowDiffer
         kind = log.field(at).type if at >= 0 else None
         if kind is None:
             others.append(RowDifference("", f"the log has no column {field.name}"))
-        elif kind == field.type or _is_wider(kind, field.type):
+        elif kind == field.type or is_wider(kind, field.type):
             columns.append(field.with_type(kind))
         else:
             why = f"column {field.name} is {kind} in the log, but {field.type} in the database"
             others.append(RowDifference("", why))
     return pa.schema(columns), others
-
-
-def _is_wider(kind: pa.DataType, narrow: pa.DataType) -> bool:
-    words = word_of(narrow), word_of(kind)
-    return words[0] is not None and words[1] is not None and widens(words[0], words[1])
 
 
 def _changed(
@@ -378,7 +372,7 @@ def _changed(
     """Does V4; returns the keys by the tables' oids, None for a table that was truncated."""
     found: dict[int, set[bytes] | None] = {one.table.oid: set() for one in tables}
     plans = {one.table.oid: (one, one.of_key) for one in tables}
-    decoder = Decoder(lambda relation: plans.get(relation.oid))
+    decoder = Decoder(lambda relation, _: plans.get(relation.oid))
     options = {**OPTIONS, "publication_names": ",".join(map(quoted, home.publications))}
     given = ", ".join(literal(part) for pair in options.items() for part in pair)
     peek = f"pg_logical_slot_peek_binary_changes({literal(slot)}, NULL, NULL, {given})"

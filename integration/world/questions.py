@@ -1,0 +1,338 @@
+"""What can be asked of a world: each question gets an answer from clog and one from the model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+
+from clog.state import StateTable
+from clog.storage import Log
+from clog.storage.errors import (
+    ClogError,
+    LogReplacedError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    VersionExpiredError,
+)
+from model import LogModel, read_as
+from world import World, check, rows_of, same
+
+QUESTIONS: dict[str, tuple[Callable[[World], None], tuple[str, ...]]] = {}
+
+
+def question(*covers: str) -> Callable[[Callable[[World], None]], Callable[[World], None]]:
+    """Makes a row of a function."""
+
+    def added(ask: Callable[[World], None]) -> Callable[[World], None]:
+        QUESTIONS[ask.__name__] = (ask, covers)
+        return ask
+
+    return added
+
+
+def _pick(w: World) -> tuple[str, LogModel, Log]:
+    place = w.random.choice(sorted(w.logs))
+    process = w.random.choice(w.processes)
+    return place, w.logs[place], w.handle(process, place)
+
+
+def compare(what: str, found: dict[Any, Any], wanted: dict[Any, Any], doubtful: set[Any]) -> None:
+    """Raises unless two tables are equal, but for keys whose erasure is under way."""
+    for key in sorted(found.keys() | wanted.keys(), key=str):
+        if key in doubtful and (key not in found or key not in wanted):
+            continue
+        check(
+            key in found and key in wanted and same(found[key], wanted[key]),
+            "{}: key {} is {!r} and should be {!r}",
+            what,
+            key,
+            found.get(key, "absent"),
+            wanted.get(key, "absent"),
+        )
+
+
+def table_of(batches: Any) -> dict[Any, Any]:
+    """Returns a table's rows by key."""
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    found = {row["key"]: row["value"] for row in rows}
+    check(len(found) == len(rows), "a key has two rows: {}", rows)
+    return found
+
+
+@question("Log.table", "Table.to_batches", "Table.to_arrow", "Table.schema")
+def table(w: World) -> None:
+    place, model, log = _pick(w)
+    found = table_of(log.table().to_batches())
+    compare(f"table of {place}", found, model.table(model.version), model.doubtful(model.version))
+
+
+@question("Log.table")
+def table_at(w: World) -> None:
+    """An older version, while it is there."""
+    place, model, log = _pick(w)
+    version = w.random.randint(max(0, model.version - 12), model.version)
+    try:
+        found = table_of(log.table(at=version).to_batches())
+    except VersionExpiredError:
+        check(version < model.version and model.is_cleaned, "version {} expired", version)
+        return
+    what = f"table of {place} at {version}"
+    compare(what, found, model.table(version), model.doubtful(version))
+
+
+@question("Log.table", "Table.get", "Table.get_many")
+def get(w: World) -> None:
+    place, model, log = _pick(w)
+    wanted = model.table(model.version)
+    keys = sorted({r.key for r in model.records}) or [b"none" if _is_bytes(model) else 77]
+    found = {k: v for k, v in log.table().get_many(keys).items() if v is not None}
+    compare(f"keys of {place}", found, wanted, model.doubtful(model.version))
+    key = w.random.choice(keys)
+    value = log.table().get(key)
+    compare(
+        f"a key of {place}",
+        {} if value is None else {key: value},
+        {k: v for k, v in wanted.items() if k == key},
+        model.doubtful(model.version),
+    )
+
+
+@question("Log.table")
+def filtered(w: World) -> None:
+    place, model, log = _pick(w)
+    columns = model.columns[-1][1]
+    if columns is None:
+        return
+    field = pc.field("value", "city")
+    found = table_of(log.table(filter=field == "Riga").to_batches())
+    wanted = {
+        k: v for k, v in model.table(model.version).items() if v.get("city") == "Riga"
+    }
+    compare(f"filtered table of {place}", found, wanted, model.doubtful(model.version))
+
+
+def _is_bytes(model: LogModel) -> bool:
+    return model.columns[-1][1] is None
+
+
+@question("Log.read", "Log.stable_offsets", "Log.end_offsets")
+def read(w: World) -> None:
+    """Records in order, with their offsets; all that no cleaning may remove."""
+    place, model, log = _pick(w)
+    stable = log.stable_offsets()
+    wanted_stable = dict(enumerate(model.stable(model.version)))
+    check(stable == wanted_stable, "stable offsets of {}: {} {}", place, stable, wanted_stable)
+    found = [row for batch in log.read() for row in rows_of(batch)]
+    columns = model.columns[-1][1]
+    known = {(r.partition, r.offset): r for r in model.shown(model.version)}
+    for p, offset, key, value, time in found:
+        r = known.get((p, offset))
+        check(
+            r is not None
+            and r.key == key
+            and r.timestamp_ms == time
+            and same(read_as(r.value, columns), value),
+            "{}: record {} of {} is {} {!r}, and should be {}",
+            place,
+            offset,
+            p,
+            key,
+            value,
+            r,
+        )
+    places = [(row[0], row[1]) for row in found]
+    for p in range(model.partitions):
+        offsets = [offset for q, offset in places if q == p]
+        check(offsets == sorted(set(offsets)), "order of {}: {}", place, offsets)
+    wanted = model.needed(model.version) if model.is_cleaned else known.values()
+    lost = [r for r in wanted if (r.partition, r.offset) not in places]
+    if not model.erased:
+        check(not lost, "{} lost {}", place, lost)
+
+
+@question("Log.changes")
+def latest(w: World) -> None:
+    """The last record of each key from some offsets on."""
+    place, model, log = _pick(w)
+    starts = {p: w.random.randint(s, max(s, model.ends[-1][1][p])) for p, s in enumerate(model.starts[-1][1])}
+    found = {
+        row["key"]: row["value"]
+        for batch in log.changes(starts).to_batches()
+        for row in batch.to_pylist()
+    }
+    winners = model.winners(model.version)
+    columns = model.columns[-1][1]
+    wanted = {
+        k: read_as(r.value, columns)
+        for k, r in winners.items()
+        if r.offset >= starts[r.partition]
+    }
+    doubtful = model.doubtful(model.version)
+    if model.config("compaction.strategy", model.version) == "timestamp":
+        wanted = {k: v for k, v in wanted.items()}
+        found = {k: v for k, v in found.items() if k in wanted}
+    for key in [k for k, v in wanted.items() if v is None and k not in found]:
+        wanted.pop(key)  # Its tombstone may be gone.
+        check(model.is_cleaned, "the tombstone of {} is missing in {}", key, place)
+    compare(f"changes of {place}", found, wanted, doubtful)
+
+
+@question("Log.describe", "Log.history", "Log.segments", "Log.id", "Log.partitions", "Log.version")
+def describe(w: World) -> None:
+    place, model, log = _pick(w)
+    told = log.describe()
+    check(told["version"] == model.version, "version of {}: {}", place, told["version"])
+    ends = tuple(part["end_offset"] for part in told["partition_details"])
+    check(ends == model.ends[-1][1], "described ends of {}: {}", place, ends)
+    check(log.version == model.version, "version of {}", place)
+
+
+@question("Log.table", "Cut.changed")
+def cut(w: World) -> None:
+    """A cut shows all or nothing of each transaction over its logs, and stays as it is."""
+    live = {name: named for name, named in w.cuts.items() if set(named.places) <= w.logs.keys()}
+    if not live:
+        return
+    full = w.random.choice(sorted(live))
+    named = live[full].cut
+    shown: dict[Any, set[bool]] = {}
+    for url, version in named.logs.items():
+        place = w.place_of(url)
+        model = w.logs[place]
+        if named.ids[url][0] != model.log_id:
+            return
+        stable = model.stable(version)
+        mine: dict[Any, list[bool]] = {}
+        for r in model.records:
+            if r.deal is not None and r.deal.outcome == "committed":
+                is_shown = r.version <= version and r.offset < stable[r.partition]
+                if r.offset >= model.starts[-1][1][r.partition]:
+                    mine.setdefault(r.deal, []).append(is_shown)
+        for deal, all_of_it in mine.items():
+            shown.setdefault(deal, set()).update(all_of_it)
+        try:
+            found = table_of(w.fresh(place).table(at=named).to_batches())
+        except VersionExpiredError as e:
+            check(named.name is None, "{} is gone: {}", full, e)
+            return
+        what = f"{place} at the cut {full}"
+        compare(what, found, model.table(version), model.doubtful(version))
+    parted = [deal.name for deal, ways in shown.items() if len(ways) > 1]
+    check(not parted, "the cut {} {} shows a part of {}", full, dict(named.logs), parted)
+
+
+# --- What lives on
+
+
+@dataclass(eq=False)
+class Kept:
+    """Something that was made of a log once, and is asked again later."""
+
+    model: LogModel
+    place: str
+    made: Any
+    ask: Callable[[World, "Kept"], None]
+    state: Any = None
+
+
+@question("Log.table", "Table.offsets")
+def keep_table(w: World) -> None:
+    place, model, log = _pick(w)
+    if len(w.kept) < 8:
+        version = model.version
+        kept = w.fresh(place).table()  # Whoever keeps it stays alive.
+        w.kept.append(Kept(model, place, kept, _ask_table, (version, kept.schema)))
+
+
+def _ask_table(w: World, kept: Kept) -> None:
+    version, schema = kept.state
+    model = kept.model
+    try:
+        found = table_of(kept.made.to_batches())
+    except (VersionExpiredError, LogReplacedError, NotFoundError):
+        w.kept.remove(kept)
+        check(model.is_cleaned or model in w.gone, "a kept table of {} expired", kept.place)
+        return
+    check(kept.made.schema == schema, "the schema of a kept table changed")
+    what = f"a table of {kept.place} kept since version {version}"
+    starts = model.starts[-1][1]  # It may finish on its plan (S36).
+    removed = {r.key for r in model.records if r.offset < starts[r.partition]}
+    compare(what, found, model.table(version), model.doubtful(version) | removed)
+
+
+@question("StateTable.refresh", "StateTable.get", "StateTable.scan", "StateTable.close")
+def keep_state(w: World) -> None:
+    place, model, log = _pick(w)
+    if any(kept.ask is _ask_state and kept.model is model for kept in w.kept):
+        return
+    path = w.folder / f"{model.log_id}.state"
+    made = StateTable(w.url(place), path, clock=w.clock)
+    w.kept.append(Kept(model, place, made, _ask_state))
+
+
+def _ask_state(w: World, kept: Kept) -> None:
+    model = kept.model
+    try:
+        kept.made.refresh()
+    except (LogReplacedError, NotFoundError):
+        check(model in w.gone, "a state table of {} lost its log", kept.place)
+        kept.made.close()
+        w.kept.remove(kept)
+        return
+    found = dict(kept.made.scan())
+    what = f"a state table of {kept.place}"
+    compare(what, found, model.table(model.version), model.doubtful(model.version))
+    if w.random.random() < 0.2:
+        kept.made.close()
+        w.kept.remove(kept)
+
+
+@question("Log.reader", "NamedReader.follow", "Log.readers", "Log.forget_reader")
+def keep_follower(w: World) -> None:
+    place, model, _ = _pick(w)
+    if any(kept.ask is _ask_follower and kept.model is model for kept in w.kept):
+        return
+    w.kept.append(Kept(model, place, "billing", _ask_follower, {}))
+
+
+def _ask_follower(w: World, kept: Kept) -> None:
+    """A named reader that applies what it reads has the table, or was told what it missed."""
+    model = kept.model
+    if model in w.gone:
+        w.kept.remove(kept)
+        return
+    log = w.handle(w.random.choice(w.processes), kept.place)
+    reader = log.reader(kept.made, interval_ms=0)
+    try:
+        for batch in reader.follow(poll_ms=None):
+            for p, offset, key, value, time in rows_of(batch):
+                kept.state[key] = (value, p, offset, time)
+    except (OffsetOutOfRangeError, NotFoundError):
+        log.forget_reader(kept.made)
+        w.kept.remove(kept)
+        return
+    if model.config("compaction.strategy", model.version) == "timestamp":
+        return
+    starts = model.starts[-1][1]
+    found = {
+        k: v for k, (v, p, offset, _) in kept.state.items() if v is not None and offset >= starts[p]
+    }
+    wanted = {r.key: r.value for r in model.winners(model.version).values() if r.value is not None}
+    columns = model.columns[-1][1]
+    found = {k: read_as(v, columns) for k, v in found.items()}
+    wanted = {k: read_as(v, columns) for k, v in wanted.items()}
+    compare(f"a follower of {kept.place}", found, wanted, model.doubtful(model.version))
+
+
+def ask(w: World, number: int) -> None:
+    """Asks some questions, and some of what lives on."""
+    if w.logs:
+        for name in w.random.sample(sorted(QUESTIONS), number):
+            QUESTIONS[name][0](w)
+    for kept in list(w.kept):
+        if w.random.random() < 0.2:
+            kept.ask(w, kept)
+
+
+__all__ = ["QUESTIONS", "ClogError", "ask"]

@@ -280,6 +280,10 @@ def _ask_state(w: World, kept: Kept) -> None:
         kept.made.close()
         w.kept.remove(kept)
         return
+    if model in w.gone and kept.place not in w.logs:
+        return  # It looks for its log again within ten seconds.
+    if model in w.gone:  # It follows the log that is there now (``on_loss``).
+        model = kept.model = w.logs[kept.place]
     found = dict(kept.made.scan())
     what = f"a state table of {kept.place}"
     compare(what, found, model.table(model.version), model.doubtful(model.version))

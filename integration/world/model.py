@@ -65,6 +65,8 @@ class LogModel:
     columns: list[tuple[int, Columns | None]] = field(default_factory=list)
     configs: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     erased: list[Erasing] = field(default_factory=list)
+    views: set[str] = field(default_factory=set)
+    withdrawn: set[str] = field(default_factory=set)
     version: int = 0
     is_cleaned: bool = False
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from clog.cleaner import Cleaner
+from clog.state import StateStore
 from clog.storage import Log, drop_snapshot, snapshot, snapshots
 from clog.storage.errors import (
     AlreadyExistsError,
@@ -379,6 +380,82 @@ def _leave(w: World, begun: Begun) -> None:
     w.open = [one for one in w.open if one is not begun]
 
 
+@operation("Transaction.positions", "Log.positions", weight=1.5)
+def append_with_positions(w: World) -> None:
+    """Records, and how far another log was read: both or neither."""
+    process, place, model, log = pick(w)
+    source = w.random.choice(sorted(w.logs))
+    at = w.fresh(source).stable_offsets()
+    id = "copy"
+    before = w.fresh(place).positions(id)
+    data, given = units(w, place, model, rows_for(w, model))
+    try:
+        with w.calling(process):
+            with log.transaction(id, timeout_ms=DAY_MS) as t:
+                t.append(data, partition=given)
+                t.positions(w.fresh(source), at)
+    except (TransactionFencedError, TransactionTimeoutError, InvalidInputError):
+        w.failed = True
+    except NotFoundError as e:
+        check("missed" in str(e) or "tombstone" in str(e), "positions: {}", e)
+        w.failed = True
+    after = w.fresh(place).positions(id)
+    wanted = before | {w.logs[source].log_id: at}
+    if wanted != before:
+        w.expected[-1].settles = after == wanted
+    check(after in ((before, wanted) if w.failed else (wanted,)), "positions {} {}", after, wanted)
+
+
+# --- A state store
+
+
+@dataclass(eq=False)
+class Stored:
+    """A state store of a log, with what it holds that is not committed."""
+
+    store: Any
+    place: str
+    model: LogModel
+
+
+def _may_store(w: World) -> bool:
+    return any(m.is_hashed and m.columns[-1][1] is None for m in w.logs.values())
+
+
+@operation(
+    *("StateStore.put", "StateStore.delete", "StateStore.commit", "StateStore.close"),
+    *("StateStore.take_over", "StateStore.get", "StateStore.scan", "StateStore.rollback"),
+    weight=2,
+    may=_may_store,
+)
+def put_state(w: World) -> None:
+    """Opens the store with the file that the last one left, puts and deletes, and commits."""
+    places = [p for p, m in w.logs.items() if m.is_hashed and m.columns[-1][1] is None]
+    process, place, model, _ = pick(w, places)
+    if model.config("compaction.strategy", model.version) == "timestamp":
+        return
+    folder = w.folder / "store"
+    with w.calling(process):
+        with StateStore(
+            process.stores[place], folder, "app", clock=w.clock, ids=w.ids
+        ) as store:
+            shown = dict(store.scan())
+            w.observe_table(place, shown)
+            put = {row["key"]: row["value"] for row in rows_for(w, model)}
+            for key, value in put.items():
+                if value is None:
+                    store.delete(key)
+                else:
+                    store.put(key, value)
+                check(store.get(key) == value, "a store shows {} of {}", store.get(key), key)
+            if w.random.random() < 0.2:
+                store.rollback()
+                check(dict(store.scan()) == shown, "a store after its rollback")
+                return
+            w.expect(place, [(None, k, v, None) for k, v in put.items()])
+            store.commit()
+
+
 # --- Schema and configs
 
 
@@ -565,19 +642,27 @@ def drop_cut(w: World) -> None:
 
 @operation("Log.publish", weight=1)
 def publish(w: World) -> None:
-    process, _, _, log = pick(w)
+    process, _, model, log = pick(w)
+    name = w.random.choice(("delta", "iceberg"))
     with w.calling(process):
-        log.publish(w.random.choice(("delta", "iceberg")))
+        log.publish(name)
+    model.views.add(name)
+    model.withdrawn.discard(name)
 
 
 @operation("Log.withdraw", weight=0.3)
 def withdraw(w: World) -> None:
-    process, _, _, log = pick(w)
+    process, _, model, log = pick(w)
+    name = w.random.choice(("delta", "iceberg"))
     try:
         with w.calling(process):
-            log.withdraw(w.random.choice(("delta", "iceberg")))
+            log.withdraw(name)
     except NotFoundError:
-        pass  # It was never published.
+        check(name not in model.views, "the view {} is missing", name)
+        return
+    model.withdrawn.add(name)
+    if w.failed:
+        model.views.discard(name)  # Either.
 
 
 # --- Time

@@ -8,6 +8,8 @@ import pyarrow.compute as pc
 
 from clog.state import StateTable
 from clog.storage import Log
+from clog.storage.store import open_store
+from clog_testing.published import delta_rows, delta_versions, iceberg_rows, iceberg_versions
 from clog.storage.errors import (
     ClogError,
     LogReplacedError,
@@ -178,6 +180,65 @@ def latest(w: World) -> None:
     compare(f"changes of {place}", found, wanted, doubtful)
 
 
+@question("Log.offsets_for_times")
+def times(w: World) -> None:
+    """The first record in offset order that is not earlier (S39), of those that are there."""
+    place, model, log = _pick(w)
+    time_ms = w.clock.now_ms() - w.random.choice((0, 1000, 100_000, 10_000_000))
+    found = log.offsets_for_times(time_ms)
+    known = {(r.partition, r.offset): r for r in model.records}
+    for p, offset in found.items():
+        at = known.get((p, offset))
+        check(offset is None or (at and at.timestamp_ms >= time_ms), "offset {} of {}", offset, p)
+        missed = [
+            r
+            for r in model.needed(model.version)
+            if r.partition == p and r.timestamp_ms >= time_ms and (offset is None or r.offset < offset)
+        ]
+        check(not missed, "offsets_for_times({}) of {}: {} but {}", time_ms, place, found, missed)
+
+
+@question("Table.to_pylist", "Table.of_keys", "Log.markers")
+def forms(w: World) -> None:
+    place, model, log = _pick(w)
+    doubtful = model.doubtful(model.version)
+    listed = log.table().to_pylist()
+    found = {row["key"]: row["value"] for row in listed}
+    compare(f"list of {place}", found, model.table(model.version), doubtful)
+    keys = sorted(found)[:3]
+    rows = log.table().of_keys(keys).to_pylist()
+    check(sorted(r["key"] for r in rows) == keys, "rows of {}: {}", keys, rows)
+    for p in range(model.partitions):
+        for offset, *_ in log.markers(p):
+            there = [r for r in model.records if (r.partition, r.offset) == (p, offset)]
+            check(not there, "a marker of {} is at a record: {}", place, there)
+
+
+@question("Log.publish")
+def views(w: World) -> None:
+    """A published view shows the table of the version that it states, to a reader of its own."""
+    place, model, _ = _pick(w)
+    if model.columns[-1][1] is not None:
+        return
+    root = open_store(w.url(place))
+    for name, versions, rows in (
+        ("delta", delta_versions, delta_rows),
+        ("iceberg", iceberg_versions, iceberg_rows),
+    ):
+        if name not in model.views - model.withdrawn or not versions(root):
+            continue
+        pairs, stated = rows(root)
+        found = dict(pairs)
+        what = f"the {name} view of {place} at {stated}"
+        compare(what, found, model.table(stated), model.doubtful(stated) | removed(model))
+
+
+def removed(model: LogModel) -> set[Any]:
+    """Returns the keys of records that the log start has passed: who has them may keep them."""
+    starts = model.starts[-1][1]
+    return {r.key for r in model.records if r.offset < starts[r.partition]}
+
+
 @question("Log.describe", "Log.history", "Log.segments", "Log.id", "Log.partitions", "Log.version")
 def describe(w: World) -> None:
     place, model, log = _pick(w)
@@ -256,9 +317,8 @@ def _ask_table(w: World, kept: Kept) -> None:
         return
     check(kept.made.schema == schema, "the schema of a kept table changed")
     what = f"a table of {kept.place} kept since version {version}"
-    starts = model.starts[-1][1]  # It may finish on its plan (S36).
-    removed = {r.key for r in model.records if r.offset < starts[r.partition]}
-    compare(what, found, model.table(version), model.doubtful(version) | removed)
+    # It may finish on its plan (S36).
+    compare(what, found, model.table(version), model.doubtful(version) | removed(model))
 
 
 @question("StateTable.refresh", "StateTable.get", "StateTable.scan", "StateTable.close")

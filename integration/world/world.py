@@ -52,6 +52,8 @@ class Unit:
     """Partition, key, value, timestamp; None: the log chooses."""
     deal: Deal | None = None
     is_found: bool = False
+    settles: bool | None = None
+    """Whether it must be there, where something else says so."""
 
 
 @dataclass
@@ -165,10 +167,25 @@ class World:
         """Looks at each log's commits since the last step, and checks what they appended."""
         for place, model in self.logs.items():
             self._observe(place, model)
+        for unit in self.expected:
+            wrong = unit.settles is not None and unit.rows and unit.is_found != unit.settles
+            check(not wrong, "positions and records are not in one commit: {}", unit)
         if not self.failed:
             missing = [unit for unit in self.expected if not unit.is_found and unit.rows]
             check(not missing, "a call returned, but nothing was appended: {}", missing)
         self.expected = []
+
+    def observe_table(self, place: str, shown: Mapping[Any, Any]) -> None:
+        """Compares a table that a step has in its hands, after a look at what it committed."""
+        self._observe(place, self.logs[place])
+        model = self.logs[place]
+        wanted, doubtful = model.table(model.version), model.doubtful(model.version)
+        wrong = [
+            key
+            for key in shown.keys() | wanted.keys()
+            if shown.get(key) != wanted.get(key) and not (key in doubtful and not shown.get(key))
+        ]
+        check(not wrong, "a state store of {} differs in {}", place, wrong)
 
     def _observe(self, place: str, model: LogModel) -> None:
         log = self.fresh(place)
@@ -218,12 +235,9 @@ class World:
             if unit.place == place and not unit.is_found and self._is(unit, new, model):
                 unit.is_found = True
                 deal = unit.deal
-                if deal is not None and deal.outcome is None and not _is_undecided(
-                    self, place, version, deal
-                ):
+                if deal is not None and not _is_undecided(self, place, version, deal):
                     deal.outcome = COMMITTED
-                if deal is not None and deal.outcome == COMMITTED:
-                    deal.ends.setdefault(model.log_id, version)
+                    deal.ends[model.log_id] = version
                 model.records += [
                     Record(p, offset, key, value, time, version, deal)
                     for (p, offset, key, time), value in zip(

@@ -248,8 +248,16 @@ def _killed(work: Work, planned: Manifest, due: Erasures, asked: _Asked) -> int 
         is_late = tip.head.may_be_swept(planned.version)
         if not same or waits or is_late or any(now.erasures.get(n) != due[n] for n in due):
             return NothingToCommit()
-        active = {(p, c.identity) for p, s in enumerate(now.segments) for c in s[-1].chunks}
-        sealed = sorted({p for p, identity in found.killed.keys() & active})
+        held = {one.path for name in due for one in found.held[name]}
+        # E4 leaves out what was aborted, whichever keys it has; in an active segment all stays.
+        sealed = [
+            p
+            for p, segments in enumerate(now.segments)
+            if any(
+                (p, c.identity) in found.killed or (c.aborted and c.object.path in held)
+                for c in segments[-1].chunks
+            )
+        ]
         edit = Edit(
             features=features,
             seal=tuple((p, new_jitter_ms(work.config, uniform=handle.ids.uniform)) for p in sealed),

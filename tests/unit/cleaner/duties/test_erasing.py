@@ -82,6 +82,22 @@ class NotingStore(WrappingStore):
         return self.inner.list(prefix)
 
 
+def test_an_aborted_append_with_the_key_in_another_partition_goes(make_log, store, clock):
+    """Aborted rows stand in active segments, in an object that partitions share: the one whose rows
+    have other keys is sealed, too, before they go with the object.
+    """
+    log = make_log(2, **PLAIN)
+    log.append(rows(0))
+    t = log.transaction("job", visible=True)
+    t.append([{"key": "vanishing", "value": "1"}, {"key": "k01", "value": "2"}], partition=[0, 1])
+    t.abort()
+    before = records(log)
+    log.erase(["vanishing"], notify=False)
+    rounds_until_done(log, clock)
+    assert holding(store, b"vanishing") == set()
+    assert records(log) == before
+
+
 ERASED = (b"k03", b"-of-k03", b"by-03", b"k07", b"-of-k07", b"by-07")
 
 

@@ -5,20 +5,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.compute as pc
+from model import LogModel, read_as
+from world import World, check, rows_of, same
 
 from clog.state import StateTable
 from clog.storage import Log
-from clog.storage.store import open_store
-from clog_testing.published import delta_rows, delta_versions, iceberg_rows, iceberg_versions
 from clog.storage.errors import (
-    ClogError,
     LogReplacedError,
     NotFoundError,
     OffsetOutOfRangeError,
     VersionExpiredError,
 )
-from model import LogModel, read_as
-from world import World, check, rows_of, same
+from clog.storage.store import open_store
+from clog_testing.published import delta_rows, delta_versions, iceberg_rows, iceberg_versions
 
 QUESTIONS: dict[str, tuple[Callable[[World], None], tuple[str, ...]]] = {}
 
@@ -108,9 +107,7 @@ def filtered(w: World) -> None:
         return
     field = pc.field("value", "city")
     found = table_of(log.table(filter=field == "Riga").to_batches())
-    wanted = {
-        k: v for k, v in model.table(model.version).items() if v.get("city") == "Riga"
-    }
+    wanted = {k: v for k, v in model.table(model.version).items() if v.get("city") == "Riga"}
     compare(f"filtered table of {place}", found, wanted, model.doubtful(model.version))
 
 
@@ -157,7 +154,10 @@ def read(w: World) -> None:
 def latest(w: World) -> None:
     """The last record of each key from some offsets on."""
     place, model, log = _pick(w)
-    starts = {p: w.random.randint(s, max(s, model.ends[-1][1][p])) for p, s in enumerate(model.starts[-1][1])}
+    starts = {
+        p: w.random.randint(s, max(s, model.ends[-1][1][p]))
+        for p, s in enumerate(model.starts[-1][1])
+    }
     found = {
         row["key"]: row["value"]
         for batch in log.changes(starts).to_batches()
@@ -166,13 +166,10 @@ def latest(w: World) -> None:
     winners = model.winners(model.version)
     columns = model.columns[-1][1]
     wanted = {
-        k: read_as(r.value, columns)
-        for k, r in winners.items()
-        if r.offset >= starts[r.partition]
+        k: read_as(r.value, columns) for k, r in winners.items() if r.offset >= starts[r.partition]
     }
     doubtful = model.doubtful(model.version)
     if model.config("compaction.strategy", model.version) == "timestamp":
-        wanted = {k: v for k, v in wanted.items()}
         found = {k: v for k, v in found.items() if k in wanted}
     for key in [k for k, v in wanted.items() if v is None and k not in found]:
         wanted.pop(key)  # Its tombstone may be gone.
@@ -193,7 +190,9 @@ def times(w: World) -> None:
         missed = [
             r
             for r in model.needed(model.version)
-            if r.partition == p and r.timestamp_ms >= time_ms and (offset is None or r.offset < offset)
+            if r.partition == p
+            and r.timestamp_ms >= time_ms
+            and (offset is None or r.offset < offset)
         ]
         check(not missed, "offsets_for_times({}) of {}: {} but {}", time_ms, place, found, missed)
 
@@ -299,7 +298,7 @@ class Kept:
 
 @question("Log.table", "Table.offsets")
 def keep_table(w: World) -> None:
-    place, model, log = _pick(w)
+    place, model, _log = _pick(w)
     if len(w.kept) < 8:
         version = model.version
         kept = w.fresh(place).table()  # Whoever keeps it stays alive.
@@ -323,7 +322,7 @@ def _ask_table(w: World, kept: Kept) -> None:
 
 @question("StateTable.refresh", "StateTable.get", "StateTable.scan", "StateTable.close")
 def keep_state(w: World) -> None:
-    place, model, log = _pick(w)
+    place, model, _log = _pick(w)
     if any(kept.ask is _ask_state and kept.model is model for kept in w.kept):
         return
     path = w.folder / f"{model.log_id}.state"
@@ -397,6 +396,3 @@ def ask(w: World, number: int) -> None:
     for kept in list(w.kept):
         if w.random.random() < 0.2:
             kept.ask(w, kept)
-
-
-__all__ = ["QUESTIONS", "ClogError", "ask"]

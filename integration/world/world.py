@@ -2,8 +2,8 @@
 
 Each step is one public operation (`operations.py`), by one process, through a handle that may be
 old. After it the world looks at what was committed, version by version, and asks the model whether
-that is what the step should have done: all of it if the call returned, all or nothing of each append
-if it failed. Then it asks some of everything that can be asked (`questions.py`).
+that is what the step should have done: all of it if the call returned, all or nothing of each
+append if it failed. Then it asks some of everything that can be asked (`questions.py`).
 """
 
 import random
@@ -15,21 +15,19 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from model import COMMITTED, Columns, Deal, LogModel, Record, read_as
+
 from clog.storage import Log, ManualClock
 from clog.storage.env import SeededIds, SystemClock
 from clog.storage.errors import (
-    ClogError,
     CommitConflictError,
     CommitStateUnknownError,
-    LogReplacedError,
-    NotFoundError,
     StoreUnavailableError,
 )
 from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.store import memory, open_store
 from clog_testing.crash import inside
 from clog_testing.faults import CrashAt, CrashedError, FaultKind, FaultyStore, RandomFaults
-from model import COMMITTED, Columns, Deal, LogModel, Record
 
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -68,7 +66,7 @@ class World:
     """The state of one; ``trace`` has a line for each step."""
 
     def __init__(self, seed: int, folder: Path) -> None:
-        self.random = random.Random(seed)  # noqa: S311 - dice
+        self.random = random.Random(seed)
         self.ids = SeededIds(seed)
         self.clock = ManualClock(now_ms=START_MS)
         self.folder = folder
@@ -107,9 +105,7 @@ class World:
 
     def handle(self, process: Process, place: str) -> Log:
         """Returns an old handle of the log at a place, or opens a new one."""
-        known = [
-            log for log in process.handles.get(place, ()) if log.id == self.logs[place].log_id
-        ]
+        known = [log for log in process.handles.get(place, ()) if log.id == self.logs[place].log_id]
         if known and self.random.random() < 0.7:
             return self.random.choice(known)
         log = Log.open(process.stores[place], clock=self.clock, ids=self.ids)
@@ -217,7 +213,9 @@ class World:
             model.raise_start(version, tuple(commit.head.partitions.start))
             model.version = version
         with suppress(StopIteration):
-            check(log.end_offsets() == dict(enumerate(model.ends[-1][1])), "end offsets of {}", place)
+            check(
+                log.end_offsets() == dict(enumerate(model.ends[-1][1])), "end offsets of {}", place
+            )
 
     def _deal(self, name: Any) -> Deal:
         key = (name.home, name.id, name.epoch, name.number)
@@ -232,7 +230,8 @@ class World:
 
     def _attribute(self, place: str, model: LogModel, version: int, new: list[Any]) -> None:
         for unit in self.expected:
-            if unit.place == place and not unit.is_found and self._is(unit, new, model):
+            values = _matched(unit, new, model.columns[-1][1])
+            if unit.place == place and not unit.is_found and values is not None:
                 unit.is_found = True
                 deal = unit.deal
                 if deal is not None and not _is_undecided(self, place, version, deal):
@@ -240,29 +239,10 @@ class World:
                     deal.ends[model.log_id] = version
                 model.records += [
                     Record(p, offset, key, value, time, version, deal)
-                    for (p, offset, key, time), value in zip(
-                        ((r[0], r[1], r[2], r[4]) for r in new), _values(unit, new), strict=True
-                    )
+                    for (p, offset, key, _, time), value in zip(new, values, strict=True)
                 ]
                 return
         raise WrongError(f"version {version} of {place} appended what nobody asked for: {new}")
-
-    def _is(self, unit: Unit, new: list[Any], model: LogModel) -> bool:
-        columns = model.columns[-1][1]
-        left = list(unit.rows)
-        for p, _, key, value, time in new:
-            wanted = next(
-                (
-                    row
-                    for row in left
-                    if row[0] in (None, p) and row[1] == key and row[3] in (None, time)
-                ),
-                None,
-            )
-            if wanted is None or not same(_as_read(wanted[2], columns), value):
-                return False
-            left.remove(wanted)
-        return not left
 
     # --- Time
 
@@ -271,17 +251,20 @@ class World:
         self.clock.advance(ms)
 
 
-def _values(unit: Unit, new: list[Any]) -> list[Any]:
-    """Returns the values of a unit, as they were appended, in the order in which they are read."""
+def _matched(unit: Unit, new: list[Any], columns: Columns | None) -> list[Any] | None:
+    """Returns the values of a unit, as they were appended, in the order of what is read; None if
+    that is not the unit.
+    """
     left = list(unit.rows)
     values = []
-    for p, _, key, _, time in new:
-        row = next(
-            r for r in left if r[0] in (None, p) and r[1] == key and r[3] in (None, time)
-        )
+    for p, _, key, value, time in new:
+        fits = (r for r in left if r[0] in (None, p) and r[1] == key and r[3] in (None, time))
+        row = next(fits, None)
+        if row is None or not same(read_as(row[2], columns), value):
+            return None
         left.remove(row)
         values.append(row[2])
-    return values
+    return None if left else values
 
 
 def _is_undecided(world: World, place: str, version: int, deal: Deal) -> bool:
@@ -289,12 +272,6 @@ def _is_undecided(world: World, place: str, version: int, deal: Deal) -> bool:
     edit = edit_of(store, read_commit(store, version).record)
     names = [(j.entry.name.id, j.entry.name.epoch, j.entry.name.number) for j in edit.unended]
     return deal.name in names
-
-
-def _as_read(value: Any, columns: Columns | None) -> Any:
-    from model import read_as
-
-    return read_as(value, columns)
 
 
 def _read(log: Log, start: Sequence[int], end: Sequence[int]) -> list[Any]:
@@ -309,15 +286,11 @@ def _read(log: Log, start: Sequence[int], end: Sequence[int]) -> list[Any]:
 
 
 def rows_of(batch: Any) -> list[tuple[int, int, Any, Any, int]]:
-    """Returns the records of a batch that `Log.read` yields: partition, offset, key, value, time."""
+    """Returns the records of a batch of `Log.read`: partition, offset, key, value, time."""
     return [
-        (r["partition"], r["offset"], _plain(r["key"]), r["value"], _ms(r["timestamp"]))
+        (r["partition"], r["offset"], r["key"], r["value"], _ms(r["timestamp"]))
         for r in batch.to_pylist()
     ]
-
-
-def _plain(key: Any) -> Any:
-    return key
 
 
 def _ms(time: datetime) -> int:
@@ -359,6 +332,3 @@ def virtual_time(clock: ManualClock) -> Iterator[None]:
         memory._file = made  # noqa: SLF001
         for name, method in real.items():
             setattr(SystemClock, name, method)
-
-
-__all__ = ["ClogError", "LogReplacedError", "NotFoundError", "Process", "Unit", "World"]

@@ -161,7 +161,10 @@ def test_other_streams_of_arrow():
     ("data", "words"),
     [
         (pd.DataFrame({"key": ["hush", 1], "value": ["a", "b"]}), "failed for column key"),
-        (pd.DataFrame([["a", "b"]], columns=["key", "key"]), "Duplicate column names"),
+        (
+            pd.DataFrame([["a", "b"]], columns=["key", "key"]),
+            "more than one column named 'key'; rename",
+        ),
         (
             pd.DataFrame([["hush\ud800", "a"]], columns=["key", "value"], dtype=object),
             "cannot be converted to",

@@ -38,9 +38,9 @@ from clog_testing.faults import FaultyStore, RandomFaults
 PARTITIONS = 2
 KEYS = tuple(f"k{i}" for i in range(4))
 CONFIG = {"segment.bytes": 600, "min.cleanable.dirty.ratio": 0.1, "object.bytes": 500}
-LOST_REPLIES = 0.04
-"""Share of a client's requests whose reply is lost, or that are made twice, where the store is no
-server behind a network that does this.
+LOST_REPLIES, LOST_BY_WORKERS = 0.04, 0.01
+"""Shares of requests that fail, whose reply is lost, or that are made twice, where the store is no
+server behind a network that does this; workers make many for each transaction.
 """
 HOME, OTHERS = "home", ("left", "right")
 SHARED = "shared"
@@ -73,9 +73,10 @@ class Place:
 
     def store(self, name: str = "", seed: int = 0) -> Store:
         """The store of a log; on a local disk, one that loses replies."""
+        lost = LOST_BY_WORKERS if name else LOST_REPLIES
         url = f"{self.url}/{name}" if name else self.url
         store = open_store(url, self.options)
-        return store if self.is_remote else FaultyStore(store, RandomFaults(seed, LOST_REPLIES))
+        return store if self.is_remote else FaultyStore(store, RandomFaults(seed, lost))
 
     def record(self, client: str) -> Path:
         return self.work / f"{client}.jsonl"
@@ -311,6 +312,7 @@ class Worker(Client):
         try:
             if self.place.bug == planted.READS_FIRST:
                 reads = self._read(id_, into)
+                time.sleep(self.random.random() * 10 * self.place.pause_s)
             work = self.logs[HOME].transaction(id_, 20_000)
             reads = reads or self._read(id_, into)
             for log in into:

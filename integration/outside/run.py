@@ -224,7 +224,7 @@ def somewhere(work: Path, s3: str | None) -> Iterator[tuple[str, dict[str, Any]]
 
 def partitions_of_keys() -> dict[str, int]:
     """Returns where the hash of each key puts it."""
-    log = Log.create("memory://outside/keys", PARTITIONS)
+    log = Log.create("memory://outside/keys", PARTITIONS, exist_ok=True)
     log.append([{"key": key, "value": "1"} for key in KEYS])
     return {bytes(r["key"]).decode(): r["partition"] for r in log.read().to_pylist()}
 

@@ -43,7 +43,7 @@ from clog.storage.errors import StoreUnavailableError
 from clog.storage.format import documents
 from clog.storage.format.commits import Edit, encode_commit, read_commit
 from clog.storage.format.documents import NONE
-from clog.storage.store.contract import ObjectExistsError, StoreRefusedError
+from clog.storage.store.contract import ObjectExistsError, StoreRefusedError, WrappingStore
 from clog_testing.faults import FaultyStore
 
 cleaner, storage = clog.cleaner, clog.storage
@@ -66,6 +66,31 @@ def conflict_not_read_back(patch: Patch) -> None:
         except StoreUnavailableError:
             return create(store, commit, clock, ids)
         return None
+
+    patch(storage.commit.committer, "_create", blind)
+
+
+def own_commit_taken_for_anothers(patch: Patch) -> None:
+    """What is read back after a lost reply, or a repeated request, is never recognised as one's own
+    commit (K4): what is in it is committed again.
+    """
+    create = storage.commit.committer._create
+
+    class Doubted(WrappingStore):
+        in_doubt = False
+
+        def create(self, path, data):
+            try:
+                self.inner.create(path, data)
+            except (ObjectExistsError, StoreUnavailableError):
+                self.in_doubt = True
+                raise
+
+    def blind(store, commit, clock, ids):
+        doubted = Doubted(store)
+        winner = create(doubted, commit, clock, ids)
+        is_own = winner is None and doubted.in_doubt
+        return read_commit(store, commit.version) if is_own else winner
 
     patch(storage.commit.committer, "_create", blind)
 
@@ -483,6 +508,7 @@ def tip_seen_in_two_steps(patch: Patch) -> None:
 BUGS: dict[str, Callable[[Patch], None]] = {
     "block file not re-read after create": block_file_not_read,
     "conflict not read back": conflict_not_read_back,
+    "own commit taken for another's": own_commit_taken_for_anothers,
     "abort deletes": abort_deletes,
     "delete before commit": delete_before_commit,
     "horizon recomputed": horizon_recomputed,

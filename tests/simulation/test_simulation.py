@@ -85,6 +85,7 @@ BUGS = {
     "delete before commit": 0,
     "sweep ignores delay": 0,
     "conflict not read back": 0,
+    "own commit taken for another's": 0,
     "exists-then-write": 0,
     "abort deletes": 0,
     "map end off by one": 0,

@@ -577,11 +577,21 @@ def drop_cut(home: Handle, name: str, *, force: bool = False) -> None:
             _LOGGER.warning("%s still keeps a cut until its cleaner releases it: %s", log.url, e)
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """From which versions on a log shows a part of a transaction, and the whole: the same, but
+    where a release before `whole-transactions` wrote it.
+    """
+
+    partly: int
+    whole: int
+
+
 class _Followed:
     """One log while a cut is computed: from which version on it shows which transaction.
 
-    It shows one once that has ended and no undecided one holds it back: all of it at once, as the
-    head does (`unended_after`).
+    It shows one once that has ended and no undecided one holds it back, as the head does
+    (`unended_after`).
 
     Attributes:
         handle: the log.
@@ -604,7 +614,8 @@ class _Followed:
                 head = read_commit(store, self._seen).head
         self.aborted: set[TransactionName] = set()
         self._unended, self._features = head.unended, head.log.features
-        self._shown: dict[TransactionName, int] = {}
+        self._partly: dict[TransactionName, int] = {}
+        self._shown: dict[TransactionName, Shown] = {}
         self._hidden: dict[TransactionName, Offsets] = {}
         self._note_undecided()
 
@@ -636,11 +647,15 @@ class _Followed:
         self.aborted |= {e.name for e in edit.ends if e.outcome != COMMITTED}
         undecided = {e.name: e.holds for e in self._unended if not e.is_decided}
         for name, first in [*self._hidden.items()]:
-            begins = [
-                (by[p], at) for by in undecided.values() for p, at in first.items() if p in by
+            if name in undecided:
+                continue
+            each = [
+                all(at < by.get(p, at + 1) for by in undecided.values()) for p, at in first.items()
             ]
-            if name not in undecided and all(held > at for held, at in begins):
-                self._shown[name] = version
+            if any(each):
+                self._partly.setdefault(name, version)
+            if all(each):
+                self._shown[name] = Shown(self._partly.pop(name, version), version)
                 del self._hidden[name]
 
     def _note_undecided(self) -> None:
@@ -655,13 +670,11 @@ class _Followed:
         """The transactions over several logs that it may not have shown at first."""
         return {*self._hidden, *self._shown}
 
-    def shows(self, name: TransactionName) -> int | None:
-        """Returns the version from which on this log shows a transaction; None if it has nothing of
-        it.
-        """
+    def shows(self, name: TransactionName) -> Shown | None:
+        """Returns how this log shows a transaction; None if it has nothing of it."""
         if name in self._hidden:
-            return _PENDING
-        return self._shown.get(name, 0 if self._knew(name) else None)
+            return Shown(self._partly.get(name, _PENDING), _PENDING)
+        return self._shown.get(name, Shown(0, 0) if self._knew(name) else None)
 
     def _knew(self, name: TransactionName) -> bool:
         """Returns whether a transaction without later traces had ended by the first version."""
@@ -686,19 +699,19 @@ def _committed_here(edit: Edit, home: str, version: int) -> dict[TransactionName
 
 
 def consistent(
-    bounds: Mapping[str, int], shown: Iterable[Mapping[str, int]], firsts: Mapping[str, int]
+    bounds: Mapping[str, int], shown: Iterable[Mapping[str, Shown]], firsts: Mapping[str, int]
 ) -> dict[str, int] | None:
     """Returns the highest versions up to the bounds that show all or nothing of each transaction
     (N3), or None if one would be below the first of its log. ``shown``: for each transaction, by
-    log, from which version on that shows it.
+    log, how that shows it.
     """
     versions, each = dict(bounds), list(shown)
     while lower := {
-        log: since - 1
+        log: how.partly - 1
         for logs in each
-        if any(versions[log] < since for log, since in logs.items())
-        for log, since in logs.items()
-        if versions[log] >= since
+        if any(versions[log] < how.whole for log, how in logs.items())
+        for log, how in logs.items()
+        if versions[log] >= how.partly
     }:
         if any(version < firsts[log] for log, version in lower.items()):
             return None

@@ -23,6 +23,7 @@ from clog.storage import (
     snapshot,
 )
 from clog.storage.cuts import (
+    Shown,
     _consistent_logs,
     changed_since,
     consistent,
@@ -52,8 +53,9 @@ class Disk:
         self.clocked = ClockedStore(store, self.clock)
         self.seed = 100
 
-    def create(self, name, **config):
-        return self._log(Log.create(Folder(self.clocked, name), 1, config, clock=self.clock))
+    def create(self, name, partitions=1, **config):
+        at = Folder(self.clocked, name)
+        return self._log(Log.create(at, partitions, config, clock=self.clock))
 
     def open(self, name, store=None):
         self.seed += 1
@@ -394,10 +396,41 @@ def test_a_waiting_end_is_finished(disk, logs):
 def test_ends_that_cross_have_no_cut_between():
     """S74: of two transactions, one ended first in one log, the other in another."""
 
-    crossing, none = [{"a": 5, "b": 8}, {"a": 7, "b": 6}], {"a": 0, "b": 0}
+    def ended(**logs):
+        return {log: Shown(version, version) for log, version in logs.items()}
+
+    crossing, none = [ended(a=5, b=8), ended(a=7, b=6)], {"a": 0, "b": 0}
     assert consistent({"a": 9, "b": 9}, crossing, none) == {"a": 9, "b": 9}
     assert consistent({"a": 9, "b": 7}, crossing, none) == {"a": 4, "b": 5}
     assert consistent({"a": 9, "b": 7}, crossing, {"a": 5, "b": 0}) is None
+
+
+@pytest.mark.parametrize("held", ["home", "left"])
+def test_what_the_release_before_shows_in_part(disk, monkeypatch, held):
+    """S74: where a log without `whole-transactions` shows one partition of a transaction, and a
+    visible one that is open hides the other, the cut is from before it; then it has all of it.
+    """
+    logs = [disk.create(name, partitions=2) for name in ("home", "left")]
+
+    def put_both(value):
+        with logs[0].transaction("job") as t:
+            for log in logs:
+                to = {} if log is logs[0] else {"log": log}
+                for p in (0, 1):
+                    t.append([{"key": f"k{p}", "value": value}], partition=p, **to)
+
+    with monkeypatch.context() as patch:
+        older = "clog.storage.commit.committer.keeping_whole"
+        patch.setattr(older, lambda edit, *_, **__: edit)
+        put_both("a")
+        visible = disk.open(held).transaction("visible", visible=True)
+        visible.append([{"key": "v", "value": "1"}], partition=1)
+        put_both("b")
+    assert shown(disk.open(held)) == {b"k0": b"b", b"k1": b"a"}
+    assert disk.values(disk.cut()) == [{b"k0": b"a", b"k1": b"a"}] * 2
+    visible.commit()
+    found = disk.values(disk.cut("d"))
+    assert [(table[b"k0"], table[b"k1"]) for table in found] == [(b"b", b"b")] * 2
 
 
 def test_transactions_of_another_home(disk, logs):

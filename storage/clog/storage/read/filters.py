@@ -254,6 +254,8 @@ def _condition(
             v is None or _is_integer(v) for v in value
         ):
             value = pa.array([v for v in value if v is None or _fits(int(v), kind)], kind)
+    elif kind is not None and _types.is_decimal(kind) and _is_integer(value):
+        value = pa.scalar(Decimal(int(value)))  # Arrow takes an integer for one of 19 digits.
     return (path[0] if len(path) == 1 else tuple(path)), operator, value
 
 
@@ -369,9 +371,15 @@ def _wanted(expression: Any, rows: pa.RecordBatch) -> pa.Array:
 
 
 def _exact(expression: Any) -> Any:
-    """Returns the expression with decimals for integers, in the form in which Arrow stores it."""
+    """Returns the expression with decimals for integers, in the form in which Arrow stores it; also
+    for floats so large that a decimal would be rounded to compare it with them.
+    """
     made, (stored,) = expression.__reduce__()
     exact = _of_decimals(pa.ipc.open_file(stored).get_batch(0), _decimal)
+    for i, value in enumerate(exact.columns):
+        if _types.is_floating(value.type) and all(map(_is_large, value.to_pylist())):
+            large = pa.array([Decimal(v) for v in value.to_pylist()], _EXACT)
+            exact = exact.set_column(i, exact.schema.field(i).with_type(_EXACT), large)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, exact.schema) as file:
         file.write_batch(exact)
@@ -387,6 +395,11 @@ def _of_decimals(
         schema = schema.set(i, field.with_type(kind_for(field.type)))
     columns = [column.cast(field.type) for column, field in zip(rows.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _is_large(value: float | None) -> bool:
+    """Returns whether not every integer near a float is a float; all such floats are integers."""
+    return value is not None and 1 << 24 <= abs(value) < 10**_EXACT.precision and value % 1 == 0
 
 
 def _decimal(kind: pa.DataType) -> pa.DataType:

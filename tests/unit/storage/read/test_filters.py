@@ -4,6 +4,7 @@
 
 import datetime as dt
 import pickle
+from decimal import Decimal
 
 import numpy as np
 import polars as pl
@@ -171,7 +172,7 @@ def test_a_filter_has_texts_of_any_length(make_log, condition, ids):
     assert sorted(found) == ids
 
 
-HIGH = 2**63
+HIGH, DECIMAL = 2**63, pa.decimal128(10, 2)
 
 
 @pytest.mark.parametrize(
@@ -187,6 +188,10 @@ HIGH = 2**63
         (("n", ">", 2.5), [1, 2]),
         (("i", ">", 2.5), [1, 2]),
         (("i", "<", HIGH), [0, 1, 2]),
+        (("i", "==", 2.0**63), []),
+        (("d", ">=", 2), [1, 2]),
+        (pc.field("n") < 2.0**64, [0, 1, 2]),
+        (pc.field("s", "n") == 2.0**63, [1]),
         (pc.field("n") > 5, [1, 2]),
         (pc.field("s", "n") > 5, [1, 2]),
         ((pc.field("n") > 5) & (pc.field("n") == pa.scalar(HIGH, pa.uint64())), [1]),
@@ -207,6 +212,7 @@ def test_integers_are_compared_exactly(make_log, condition, ids):
             "id": pa.array([0, 1, 2, 3], pa.int64()),
             "n": pa.array([*numbers, None], pa.uint64()),
             "i": pa.array([1, 2**24 + 1, HIGH - 1, None], pa.int64()),
+            "d": pa.array([Decimal("1.99"), Decimal(2), Decimal("2.01"), None], DECIMAL),
             "s": pa.array([*({"n": n} for n in numbers), None], kind),
         }
     )

@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+import math
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -41,6 +43,18 @@ def test_parquet_holds_what_a_read_returns(cli, url, log, tmp_path):
     assert done["records"] == 1
     (row,) = pq.read_table(out).to_pylist()
     assert (row["key"], row["value"]) == ("b", "")
+
+
+@pytest.mark.parametrize("table", [[], ["--table"]])
+def test_engines_find_nan_in_parquet(cli, url, tmp_path, table):
+    """To which it is the largest number; Arrow leaves it out of the least and the greatest."""
+    rows = [{"id": i, "d": d, "s": {"x": d}} for i, d in enumerate([1.0, math.nan, 5.0])]
+    Log.create(url, 1, key="id", like=rows).append(rows)
+    cli("export", url, out := tmp_path / "log.parquet", *table)
+    for path in ("value.d", "value.s.x"):
+        for condition in ("= 'nan'::double", "> 5"):
+            found = duckdb.read_parquet(str(out)).filter(f"{path} {condition}").project("key")
+            assert found.fetchall() == [(1,)]
 
 
 def test_csv_tells_null_from_empty(cli, url, log, tmp_path):

@@ -78,6 +78,11 @@ def clean(
     roll: bool = flag(
         "--roll", "First seal the active segments, so that they can be cleaned as well."
     ),
+    rewrite: bool = flag(
+        "--rewrite",
+        "Then rewrite all objects, as after a change of compression.type: also those of release"
+        " 0.2.0 in which other engines miss rows with NaN.",
+    ),
     threads: int = option(
         "--threads N", "Number of partitions cleaned in parallel.", integer(1), default=1
     ),
@@ -101,8 +106,8 @@ def clean(
     """
     from clog.cleaner.log_round import plan_round
 
-    if dry_run and roll:
-        raise click.BadParameter("--roll changes the log, which --dry-run must not; leave one out")
+    for name in ("--roll",) * roll + ("--rewrite",) * rewrite if dry_run else ():
+        raise click.BadParameter(f"{name} changes the log, which --dry-run must not; leave one out")
     log = given.open(url)
     if dry_run:
         planned = plan_round(log.handle, now_ms=log.handle.clock.now_ms(), force=force)
@@ -111,6 +116,7 @@ def clean(
     rolled = log.roll() if roll else []
     io_bytes = None if io_limit is None else io_limit * MIB
     maintained, results = _cleaned(log, threads, buffer * MIB, io_bytes, force=force)
+    rewritten = _rewritten(log, io_bytes) if rewrite else None
     manifest = log.handle.manifest()
     uncleanable = sorted(manifest.uncleanable)
 
@@ -118,16 +124,19 @@ def clean(
         first = [_rolled_text(rolled)] if roll else []
         for line in (*first, *maintenance_lines(maintained), *map(pass_text, results)):
             say(line)
+        if rewritten is not None:
+            say(f"rewrote {counted(rewritten, 'record')}")
         if uncleanable:
             warn_uncleanable(log.url, uncleanable)
-        elif not results:
+        elif not (results or rewrite):
             say(f"no partition of {log.url} is due; {_why_none(log) if force else _FORCE}")
         if manifest.erasures:
             pending = counted(len(manifest.erasures), "erasure")
             say(f"{pending} pending; clog erasures {log.url} shows what is left to do")
 
     done = maintenance_json(maintained) | {"passes": [pass_json(r) for r in results]}
-    given.emit({"url": log.url, "rolled": rolled, **done, "uncleanable": uncleanable}, draw)
+    done |= {"uncleanable": uncleanable} | ({} if rewritten is None else {"rewritten": rewritten})
+    given.emit({"url": log.url, "rolled": rolled, **done}, draw)
     return Code.FAILED if uncleanable else None
 
 
@@ -149,6 +158,18 @@ def _cleaned(
     )
     with watching_passes(cleaner.monitor):
         return maintained, cleaner.run_once(force=force)
+
+
+def _rewritten(log: "Log", io_bytes: int | None) -> int:
+    """Rewrites all objects; returns the number of records."""
+    from clog.cleaner.duties import Work
+    from clog.cleaner.duties.layout import rewrite
+    from clog.cleaner.threads import MeteredStore, Throttle
+
+    handle = log.handle
+    store = MeteredStore(handle.store, Throttle(io_bytes, handle.clock))
+    handle.refresh()
+    return sum(run.live_rows for run in rewrite(Work(handle, handle.clock.now_ms(), store)))
 
 
 def _why_none(log: "Log") -> str:

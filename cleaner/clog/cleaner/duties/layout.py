@@ -59,7 +59,7 @@ the records that the passes are about to remove.
 import threading
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from itertools import groupby
@@ -377,6 +377,35 @@ def due_coalescing(work: Work, *, force: bool = False) -> list[Run]:
     """Returns what is coalesced now; costs the same as `is_due`."""
     runs = candidate_runs(work.manifest, through=work.through)
     return runs if is_due(work, runs, force=force) else []
+
+
+def rewrite(work: Work) -> list[Run]:
+    """Rewrites all that is there, as it would be written now: with the log's compression, and
+    without bounds that leave out a NaN (FORMAT.md, §12.2). Returns the runs that were replaced.
+    """
+    left, done = _whole_segments(work.manifest), list[Run]()
+    while some := bounded(left):
+        taken = {c.identity for run in some for c in run.chunks}
+        left = parts_of(left, partial(_is_apart, taken))
+        done += relayout(replace(work, planned=work.handle.manifest()), some, operation="clean")
+    return done
+
+
+def _whole_segments(manifest: Manifest) -> list[Run]:
+    """Returns the runs of all chunks, but for those that `candidate_runs` leaves out, too."""
+    runs: list[Run] = []
+    for p, segments in enumerate(manifest.segments):
+        is_wanted = partial(_is_settled, manifest.head.stable_offset(p))
+        runs += [Run(p, run) for s in segments for run in neighbours_of(s.chunks, is_wanted)]
+    return runs
+
+
+def _is_apart(taken: Collection[tuple[str, int]], chunk: Chunk) -> bool:
+    return chunk.identity not in taken
+
+
+def _is_settled(stable: int, chunk: Chunk) -> bool:
+    return chunk.next <= stable and chunk.outcome is None
 
 
 def candidate_runs(manifest: Manifest, *, through: int | None = None) -> list[Run]:

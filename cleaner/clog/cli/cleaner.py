@@ -3,10 +3,8 @@
 import logging
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ from clog.cli.clean import (
     warn_uncleanable,
 )
 from clog.cli.options import (
+    STOPPING,
     URLS,
     Code,
     Given,
@@ -34,6 +33,7 @@ from clog.cli.options import (
     environment_object,
     flag,
     integer,
+    left_in_time,
     option,
     pairs,
     usage_errors,
@@ -61,9 +61,6 @@ if TYPE_CHECKING:
 
 _ENVIRONMENT = "CLOG_CLEANER_CONFIG"
 _THREADS = "log.cleaner.threads"
-LEAVE_S = 10.0
-"""After a signal to stop, a process ends within this time."""
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WATCH_READERS_MS = 60_000
 """The interval at which a log's named readers are listed, if metrics are served."""
 
@@ -138,7 +135,7 @@ def cleaner(
         return _dry_run(logs, settings, teller)
     make = _in_tasks(config, threads) if spark else None
     daemon = _daemon(make, settings, finders, teller, watched=bool(listen) and not once)
-    with _left_in_time(daemon.silences), ExitStack() as open_things:
+    with left_in_time(daemon.silences, code=0), ExitStack() as open_things:
         if once:
             daemon.run_once(lambda store: first(store, patient=False))
             return _outcome(teller, logs, finders)
@@ -218,43 +215,6 @@ def _outcome(
     if left_out:
         print_error(f"skipped, for the reasons above: {', '.join(left_out)}")
     return Code.FAILED if left_out or any(found.values()) else None
-
-
-@contextmanager
-def _left_in_time(silences: "Callable[[], Mapping[str, int]]") -> "Iterator[None]":
-    """Ends the process `LEAVE_S` after SIGINT, SIGTERM or SIGHUP if it has not ended by then: it
-    may be waiting for a store or a client. What it was doing is as after a crash: nothing is lost.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    heard, signalled = os.pipe()
-    os.set_blocking(signalled, False)
-    before = signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
-    left = threading.Event()
-
-    def watch() -> None:
-        while (came := os.read(heard, 1)) and came[0] not in _STOPPING:
-            pass
-        if came and not left.wait(LEAVE_S):
-            silent = ", ".join(silences())
-            print_note(f"ended without waiting for {silent or 'what was under way'}")
-            os._exit(0)
-        os.close(heard)
-        if not came:
-            return
-        threading.main_thread().join(LEAVE_S)
-        if not threading.main_thread().is_alive():  # It waits for other threads, at its very end.
-            threading.Event().wait(LEAVE_S)
-            os._exit(128 + came[0])
-
-    threading.Thread(target=copy_context().run, args=(watch,), daemon=True).start()
-    try:
-        yield
-    finally:
-        left.set()
-        signal.set_wakeup_fd(before)
-        os.close(signalled)
 
 
 class _Teller:
@@ -353,7 +313,7 @@ def _daemon(
 
 def _stop_by_signals(daemon: "ByStore") -> None:
     """Makes SIGINT, SIGTERM and SIGHUP stop the cleaner; not SIGHUP under ``nohup``."""
-    for number in _STOPPING:
+    for number in STOPPING:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda *_: daemon.stop())
 
@@ -486,7 +446,7 @@ def ui(
     with listening(listen or str(port)) as socket:
         place = (listen or "").rpartition(":")[0] or "127.0.0.1"
         say(f"http://{place}:{socket.getsockname()[1]}  (Ctrl-C stops)")
-        with _left_in_time(dict):
+        with left_in_time(code=0):
             quiet_server(application(shown, access=access)).run(sockets=[socket])
 
 

@@ -37,6 +37,9 @@ _DIGITS_MAX = len(str(INTEGER_MAX))
 _SHOWN_MAX = 40
 
 
+LEAVE_S = 10.0
+"""After a signal to stop, a process ends within this time."""
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIGNALLED_BASE = 128
 _came: list[int] = []
 
@@ -442,8 +445,50 @@ def usage_errors() -> Iterator[None]:
 
 
 @contextmanager
+def left_in_time(
+    waited_for: "Callable[[], Iterable[str]]" = tuple, *, code: int | None = None
+) -> "Iterator[None]":
+    """Ends the process `LEAVE_S` after SIGINT, SIGTERM or SIGHUP if it has not ended by then: it
+    may be waiting for a store or a client. What it was doing is as after a crash: nothing is lost.
+    ``code``: the exit code; None: the signal's.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard, signalled = os.pipe()
+    os.set_blocking(signalled, False)
+    before = signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
+    left = threading.Event()
+
+    def watch() -> None:
+        while (came := os.read(heard, 1)) and came[0] not in STOPPING:
+            pass
+        if came and not left.wait(LEAVE_S):
+            silent = ", ".join(waited_for())
+            print_note(f"ended without waiting for {silent or 'what was under way'}")
+            os._exit(_SIGNALLED_BASE + came[0] if code is None else code)
+        os.close(heard)
+        if not came:
+            return
+        threading.main_thread().join(LEAVE_S)
+        if not threading.main_thread().is_alive():  # It waits for other threads, at its very end.
+            threading.Event().wait(LEAVE_S)
+            os._exit(128 + came[0])
+
+    threading.Thread(target=copy_context().run, args=(watch,), daemon=True).start()
+    try:
+        yield
+    finally:
+        left.set()
+        signal.set_wakeup_fd(before)
+        os.close(signalled)
+
+
+@contextmanager
 def until_stopped() -> "Iterator[Callable[[], bool]]":
-    """Yields a function that says whether SIGINT or SIGTERM came; a second one acts immediately."""
+    """Yields a function that says whether SIGINT or SIGTERM came; a second one acts immediately,
+    and the command ends `LEAVE_S` after the first one, whatever it waits for.
+    """
     came: list[int] = []
 
     def note(number: int, _: object) -> None:
@@ -453,7 +498,8 @@ def until_stopped() -> "Iterator[Callable[[], bool]]":
 
     before = {int(s): signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(came)
+        with left_in_time():
+            yield lambda: bool(came)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

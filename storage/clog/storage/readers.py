@@ -783,6 +783,9 @@ def follow(
     """Follows several readers, of one log or of several: returns an iterable of (reader, batch), a
     batch of each in turn. ``poll_ms``, ``start``, ``columns``, ``commit``, ``missed_deletes`` and
     ``stop_on`` are as of `NamedReader.follow`.
+
+    All is done in the caller's thread: while a store does not answer, the other readers wait. Where
+    they must not, follow those of each store in a thread of its own.
     """
     if not readers:
         raise InvalidInputError("nothing to follow; give at least one reader")

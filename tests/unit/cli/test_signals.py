@@ -69,7 +69,7 @@ def silent():
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-SOON = "import clog.cli.cleaner as module; module.LEAVE_S = 0.2;" + COMMAND[2]
+SOON = "import clog.cli.options as module; module.LEAVE_S = 0.2;" + COMMAND[2]
 
 
 @pytest.mark.nightly
@@ -116,6 +116,29 @@ def test_a_page_beside_a_silent_store(tmp_path, silent, monkeypatch):
     command.send_signal(signal.SIGTERM)
     _, err = command.communicate()
     assert command.returncode in (0, 143), err
+    assert "Traceback" not in err
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("direction", ["capture", "mirror", "send"])
+def test_what_follows_ends_beside_a_silent_server(tmp_path, number, direction, monkeypatch):
+    """A database, a broker or a store that accepts a connection and answers nothing."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host = f"127.0.0.1:{server.getsockname()[1]}"
+        ends = {
+            "capture": ("capture", f"postgres://clog@{host}/shop", tmp_path / "shop"),
+            "mirror": ("mirror", f"kafka://{host}/orders", tmp_path / "orders"),
+            "send": ("mirror", "s3://silent/orders", "kafka://localhost:1/orders"),
+        }
+        command = started(*ends[direction], "-o", f"endpoint_url=http://{host}", code=SOON)
+        connection, _ = server.accept()
+        with connection:
+            command.send_signal(number)
+            _, err = command.communicate()
+    assert command.returncode == SIGNALS[number], err
     assert "Traceback" not in err
 
 

@@ -477,13 +477,17 @@ def export(
 
 def _checked(out: str, file_format: str | None, *, overwrite: bool) -> str:
     """Returns the format to write; raises if the file cannot be created."""
+    from clog.storage.store.opening import absolute
+
     chosen = file_format or _BY_ENDING.get(Path(out).suffix.lower())
     if chosen is None:
         raise click.BadParameter(f"the extension of {out!r} does not imply a format; give --format")
     if out == "-":
         return chosen
     path = Path(out)
-    if not path.absolute().parent.is_dir():
+    with usage_errors():
+        folder = Path(absolute(out)).parent
+    if not folder.is_dir():
         raise click.BadParameter(f"the folder of {out!r} does not exist; create it first")
     if path.exists() and not path.is_file():
         raise click.BadParameter(f"{out!r} is not a file; give one, or - for standard output")

@@ -8,18 +8,16 @@ Settings are plain data that may be sent to executors; secrets in them are never
 """
 
 import json
-import os.path
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from clog.connector.positions import Position, Since, Times, parse_position, parse_times
 from clog.storage.config import units
 from clog.storage.env import dataclass
 from clog.storage.errors import OptionError
-from clog.storage.store.opening import redact
+from clog.storage.store.opening import absolute, redact
 
 if TYPE_CHECKING:
     from clog.storage.log import Log
@@ -734,4 +732,4 @@ def _check_names(given: Mapping[str, str]) -> None:
 
 def _absolute(url: str) -> str:
     # A task's working directory may differ from the driver's.
-    return url if ":" in url else str(Path(os.path.expanduser(url)).absolute())  # noqa: PTH111
+    return url if ":" in url else absolute(url)

@@ -57,6 +57,15 @@ def test_engines_find_nan_in_parquet(cli, url, tmp_path, table):
             assert found.fetchall() == [(1,)]
 
 
+def test_a_relative_file_needs_a_folder(cli, url, log, tmp_path, monkeypatch):
+    """Which may have been deleted while the shell was in it: no damage of the log."""
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    said = cli("export", Path(url).resolve(), "log.csv", code=2).stderr
+    assert "the folder in which this process works was deleted" in " ".join(said.split())
+
+
 def test_csv_tells_null_from_empty(cli, url, log, tmp_path):
     """Null is empty, the empty string is quotes; headers are JSON."""
     text = cli("export", url, "-", "--format", "csv").stdout

@@ -175,14 +175,7 @@ def parse(url: str) -> Location:
             raise InvalidInputError(
                 "the URL is empty; use a path such as /logs/orders or s3://b/orders"
             )
-        # Absolute, because stores travel to workers that run in other folders.
-        try:
-            root = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
-        except FileNotFoundError:
-            raise InvalidInputError(
-                f"the relative path {path!r} leads nowhere: the folder in which this process works"
-                " was deleted; use an absolute path, or change into a folder that exists"
-            ) from None
+        root = absolute(path)
         _check_text(root)
         return Location(LOCAL, root, root, root if match is None else f"file://{root}")
     rest = url[match.end() :].rstrip("/")
@@ -197,6 +190,19 @@ def parse(url: str) -> Location:
         _check_authority(part)
     separator = url[match.end(1) : match.end()]
     return Location(protocol, f"{protocol}{separator}{rest}", rest, redact(url).rstrip("/"))
+
+
+def absolute(path: str) -> str:
+    """Returns a local path from the root on, as stores travel to workers that run in other folders;
+    raises InvalidInputError if this process's folder was deleted.
+    """
+    try:
+        return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
+    except FileNotFoundError:
+        raise InvalidInputError(
+            f"the relative path {path!r} leads nowhere: the folder in which this process works"
+            " was deleted; use an absolute path, or change into a folder that exists"
+        ) from None
 
 
 def store_of(url: str) -> str:

@@ -43,9 +43,9 @@ def append_undecided(
 ) -> None:
     """Appends records that are undecided. ``home``: the id of another log, which nobody finds."""
     handle = log.handle
-    records, _ = records_of(handle, rows)
+    records, _, schema = records_of(handle, rows)
     parts = partitions_of(records, partition, handle.tip.head, url=log.url)
-    objects = put_records(handle, records, parts)
+    objects = put_records(handle, records, parts, schema)
     pages, uniform = handle.writer_pages, handle.ids.uniform
     request = AppendRequest(log.url, objects, None, pages, uniform)
     entry = Unended(name=name_of(log, number), state=OPEN, timeout_ms=timeout_ms)

@@ -38,6 +38,11 @@ class Evolution:
         return {"key": key, "value": {"x": x}}
 
     @property
+    def is_unrounded(self) -> bool:
+        """Whether values that were rounded before are not any more."""
+        return pa.float64() in self.change.get("widen", {}).values()
+
+    @property
     def shown(self) -> Any:
         return self.before if self.later is None else self.later
 

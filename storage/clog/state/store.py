@@ -45,6 +45,7 @@ from clog.state.cache import Change, Uncommitted
 from clog.state.local_file import Row
 from clog.state.table import POLL_MS, Follower, Refreshed
 from clog.storage.commit.handle import Handle
+from clog.storage.commit.proposals import check_floats
 from clog.storage.config.log_config import LogConfig, order_text
 from clog.storage.env import Clock, Ids, Shared, SystemClock, SystemIds, dataclass, register
 from clog.storage.errors import (
@@ -232,6 +233,7 @@ def _send(
 ) -> Sent:
     """Adds all changes to a transaction, and returns what was sent; aborts it on an error."""
     try:
+        check_floats(changes.codec.schema, handle.tip.head, url=handle.store.url)
         for source, offsets in read.items():
             transaction.positions(source, offsets, missed_deletes=missed_deletes)
             check_reachable(source, offsets)
@@ -595,6 +597,9 @@ class StateStore(Shared):
                         self._enter(transaction.result, sent)
                         raise
             self._pending, self._changes = None, self._no_changes()
+            # What was put may have been refused because its schema evolved (S62).
+            newest = self._file.handle.tip.head.log.schema
+            self._is_behind = self._is_behind or newest != self._file.codec.schema
 
     def refresh(self) -> Refreshed:
         """Brings the file up to date with what others committed; one request when nothing is new.

@@ -18,6 +18,7 @@ from clog.storage.commit.proposals import (
     SEQUENCE_MAX,
     AppendRequest,
     Duplicate,
+    OtherRecordsError,
     WiderFloatsError,
     Writer,
     checked_offsets,
@@ -25,11 +26,13 @@ from clog.storage.commit.proposals import (
     order_needed,
     refused,
 )
+from clog.storage.commit.tip import try_read
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, NotFoundError
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.commits import Commit, Head, edit_of, read_commit
+from clog.storage.format.log_info import LogSchema
 from clog.storage.format.transactions import WriterEntry
 from clog.storage.keys.hashing import partitions_for
 from clog.storage.numpy_arrays import to_arrow, to_numpy
@@ -37,7 +40,7 @@ from clog.storage.objects.orders import rows_without_order
 from clog.storage.objects.records import Appendable, ContentHash, loaded, to_records
 from clog.storage.objects.writer import DataObject, ObjectWriter, discard, given_back, record_sizes
 from clog.storage.store.contract import Puts, Store
-from clog.storage.types.columns import OFFSET, rows_of, shaped
+from clog.storage.types.columns import OFFSET, rows_of
 
 
 def producer_of(producer: tuple[str, int], records: pa.Table, *, has_times: bool) -> Writer:
@@ -103,7 +106,7 @@ def append(
             " lost reply would leave it unknown whether they were appended; nothing was appended"
         )
     data = loaded(data)
-    records, has_times = records_of(handle, data)
+    records, has_times, schema = records_of(handle, data)
     if records.num_rows == 0:
         return AppendResult(handle.tip.version)
     url = handle.store.url
@@ -111,37 +114,66 @@ def append(
     given = None if offsets is None else checked_offsets(offsets, parts, {}, url=url)
     writer = None
     if producer is not None:
-        named = records if given is None else records.append_column(OFFSET, to_arrow(given))
-        writer = producer_of(producer, named, has_times=has_times)
-        duplicate = _known_duplicate(handle, writer)
-        if duplicate is not None:
-            return _first_result(handle.store, duplicate)
-    objects = put_records(handle, records, parts, offsets=given)
+        writer = producer_of(producer, _named(records, given), has_times=has_times)
     try:
-        return append_objects(handle, objects, writer, records.schema)
-    except WiderFloatsError:
-        discard(handle.store, objects)
+        if writer is not None and (duplicate := _known_duplicate(handle, writer)) is not None:
+            return _first_result(handle.store, duplicate)
+        objects = put_records(handle, records, parts, schema, offsets=given)
+        try:
+            return append_objects(handle, objects, writer)
+        except WiderFloatsError:
+            discard(handle.store, objects)
+    except OtherRecordsError as e:
+        assert producer is not None, "only producers repeat"
+        if not _repeats(handle, data, producer, given, e.entry):
+            raise
+        return _first_result(handle.store, Duplicate(e.entry))
     return append(handle, data, partition, producer, offsets)  # With the tip that refused them.
+
+
+def _named(records: pa.Table, given: _Partitions | None) -> pa.Table:
+    """Returns what a producer's hash is of."""
+    return records if given is None else records.append_column(OFFSET, to_arrow(given))
+
+
+def _repeats(
+    handle: Handle,
+    data: Appendable,
+    producer: tuple[str, int],
+    given: _Partitions | None,
+    entry: WriterEntry,
+) -> bool:
+    """Returns whether these are the entry's records, made for its version's schema; one GET."""
+    commit = try_read(handle.store, entry.version)
+    if commit is None:
+        return False
+    try:
+        columns = _columns_of(commit.head)
+        records, has_times = to_records(data, now_us=handle.clock.now_us(), **columns)
+    except InvalidInputError:
+        return False
+    return (
+        producer_of(producer, _named(records, given), has_times=has_times).content == entry.content
+    )
 
 
 def put_records(
     handle: Handle,
     records: pa.Table,
     partition: _Partitions,
+    schema: LogSchema | None,
     *,
     stamp: int | None = None,
     offsets: _Partitions | None = None,
     puts: Puts | None = None,
 ) -> list[DataObject]:
     """Puts records as fresh objects (COMMIT.md, K1), with this stamp or that of the tip;
-    ``offsets``: the given ones of the records; ``puts``: the objects exist once these are settled.
+    ``schema``: that for which `records_of` made them, perhaps an earlier one; ``offsets``: those of
+    the records, if given; ``puts``: the objects exist once these are settled.
     """
     check_takes_offsets(handle, given=offsets is not None)
     _check_records_early(handle, records)
-    objects = object_writer(handle, stamp=stamp, given=offsets is not None, puts=puts)
-    if records.schema.types != objects.columns.types:  # The schema has evolved since (S61).
-        batches = [shaped(batch, objects.columns) for batch in records.to_batches()]
-        records = pa.Table.from_batches(batches)
+    objects = _writer(handle, schema, stamp=stamp, given=offsets is not None, puts=puts)
     objects.add(records, partition, offsets)
     return objects.finish()
 
@@ -156,16 +188,18 @@ def check_takes_offsets(handle: Handle, *, given: bool) -> None:
         raise refused(head, given=given, url=handle.store.url)
 
 
-def records_of(handle: Handle, data: Appendable) -> tuple[pa.Table, bool]:
-    """Returns the records in the log's schema; refuses them only by the newest schema (S62)."""
+def records_of(handle: Handle, data: Appendable) -> tuple[pa.Table, bool, LogSchema | None]:
+    """Returns the records, whether they came with timestamps, and the log's schema, for which they
+    are made; refuses them only by the newest one (S62).
+    """
     now_us, head, data = handle.clock.now_us(), handle.tip.head, loaded(data)
     try:
-        return to_records(data, now_us=now_us, **_columns_of(head))
+        return *to_records(data, now_us=now_us, **_columns_of(head)), head.log.schema
     except InvalidInputError:
         newest = handle.refresh().head
         if newest.log.schema == head.log.schema and newest.config == head.config:
             raise
-        return to_records(data, now_us=now_us, **_columns_of(newest))
+        return *to_records(data, now_us=now_us, **_columns_of(newest)), newest.log.schema
 
 
 def _columns_of(head: Head) -> dict[str, Any]:
@@ -193,12 +227,19 @@ def _known_duplicate(handle: Handle, writer: Writer) -> Duplicate | None:
     return handle.with_pages(settled, ask)
 
 
-def object_writer(
-    handle: Handle, *, stamp: int | None = None, given: bool = False, puts: Puts | None = None
+def object_writer(handle: Handle, *, stamp: int | None = None) -> ObjectWriter:
+    """Returns a writer of fresh objects (COMMIT.md, K1); see `Log.object_writer`."""
+    return _writer(handle, handle.recent().head.log.schema, stamp=stamp)
+
+
+def _writer(
+    handle: Handle,
+    schema: LogSchema | None,
+    *,
+    stamp: int | None,
+    given: bool = False,
+    puts: Puts | None = None,
 ) -> ObjectWriter:
-    """Returns a writer of fresh objects (COMMIT.md, K1); see `Log.object_writer`. ``given``: for
-    records with given offsets; ``puts``: writes its objects with these.
-    """
     tip = handle.recent()
     config = LogConfig.from_overrides(tip.head.config)
     return ObjectWriter(
@@ -206,7 +247,7 @@ def object_writer(
         stamp=tip.version if stamp is None else stamp,
         new_id=handle.ids.new_id,
         partitions=tip.head.log.partitions,
-        schema=tip.head.log.schema,
+        schema=schema,
         compression=config.compression,
         object_bytes=config.object_bytes,
         given=given,
@@ -232,14 +273,10 @@ def append_objects(
     handle: Handle,
     objects: Sequence[DataObject],
     writer: Writer | None,
-    made_for: pa.Schema | None,
 ) -> AppendResult:
-    """Commits objects, in this order, unless a column of floats is wider by now than those that the
-    records were ``made_for``, and perhaps rounded. If the disk is full, they are deleted.
-    """
+    """Commits objects, in this order; see `Log.append_objects`."""
     request = AppendRequest(
-        *(handle.store.url, objects, writer, handle.writer_pages, handle.ids.uniform),
-        made_for=made_for,
+        handle.store.url, objects, writer, handle.writer_pages, handle.ids.uniform
     )
     with committing(handle, objects):
         done = handle.append(

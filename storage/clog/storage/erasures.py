@@ -165,9 +165,9 @@ def _tombstones(handle: Handle, wanted: Mapping[bytes, Any]) -> list[DataObject]
         ]
     if not rows:
         return []
-    records, _ = records_of(handle, rows)
+    records, _, schema = records_of(handle, rows)
     parts = partitions_of(records, None, handle.tip.head, url=handle.store.url)
-    return put_records(handle, records, parts)
+    return put_records(handle, records, parts, schema)
 
 
 def _highest_orders(handle: Handle, wanted: Mapping[bytes, Any], header: str) -> dict[bytes, int]:

@@ -286,13 +286,12 @@ class Log:
         return append.object_writer(self._handle, stamp=stamp)
 
     def append_objects(
-        self,
-        objects: Sequence[DataObject],
-        writer: Writer | None = None,
-        made_for: pa.Schema | None = None,
+        self, objects: Sequence[DataObject], writer: Writer | None = None
     ) -> AppendResult:
-        """Commits tasks' objects, once with a ``writer``; for connectors, not for users."""
-        return append.append_objects(self._handle, objects, writer, made_for)
+        """Commits objects that tasks wrote, in this order; exactly once with a ``writer``. If the
+        disk is full, they are deleted. For connectors, not for users.
+        """
+        return append.append_objects(self._handle, objects, writer)
 
     def read(
         self,

@@ -37,6 +37,11 @@ def test_what_lives_on_while_a_log_evolves(evolution, tmp_path):
         for at in (version - 1, cut):
             assert values(log.table(at=at).to_batches()) == [evolution.before]
         newest = log.table()
+        if evolution.is_unrounded:
+            with pytest.raises(InvalidInputError, match=r"was widened .* after rollback\(\)"):
+                store.commit()
+            store.rollback()
+            store.put(5, {"x": evolution.before})
         store.commit()
         state.refresh()
         for key in (1, 3):
@@ -58,6 +63,50 @@ def test_a_writer_that_missed_it_appends_what_it_was_given(evolution, tmp_path):
     found = values(log.read())
     assert len(found) == 2
     assert found[1] == evolution.after or evolution.later is not None
+
+
+@by_evolution
+@pytest.mark.parametrize("kind", ["deferred", "visible", "several"])
+def test_a_transaction_that_missed_it_rounds_nothing(evolution, kind, tmp_path):
+    """S62: it commits what it was given, or nothing, and says why; in the log in which it began,
+    and in another one.
+    """
+    log = evolution.create(str(tmp_path / "log"))
+    home = log if kind != "several" else evolution.create(str(tmp_path / "home"))
+    other, changes = Log.open(log.url), [evolution.change]
+    given = evolution.after if evolution.later is None else evolution.before
+    shown = given if evolution.later is None else evolution.shown
+
+    def committed():
+        with home.transaction("t", visible=kind == "visible") as t:
+            t.append([evolution.record(3, evolution.before)], log=log)
+            for change in changes:
+                other.evolve(**change)
+            changes.clear()
+            t.append([evolution.record(4, given)], log=log)
+        return values(other.read())
+
+    if evolution.is_unrounded and kind != "visible":
+        with pytest.raises(InvalidInputError, match=r"was widened .* in another one"):
+            committed()
+        assert values(other.read()) == [evolution.shown]
+    assert committed() == [evolution.shown, evolution.shown, shown]
+
+
+@by_evolution
+def test_a_repetition_by_a_producer_is_known_after_it(evolution, tmp_path):
+    """S78: the same rows, for another schema, are the same records; other rows are not."""
+    log = evolution.create(str(tmp_path / "log"))
+    other = Log.open(log.url)
+    x = 0.1 if evolution.name == "rounded" else evolution.before
+    rows = [evolution.record(3, x)]
+    first = log.append(rows, producer=("p", 1))
+    other.evolve(**evolution.change)
+    for handle in (log, other, Log.open(log.url)):
+        again = handle.append(rows, producer=("p", 1))
+        assert (again.duplicate, again.offsets) == (True, first.offsets)
+        with pytest.raises(InvalidInputError, match="with records other than those in version"):
+            handle.append([evolution.record(4, evolution.before)], producer=("p", 1))
 
 
 @by_evolution

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from clog.storage.administration import NewLog
-    from clog.storage.append import AppendResult
-    from clog.storage.commit.proposals import Writer
     from clog.storage.config.log_config import LogConfig
     from clog.storage.format.log_info import LogInfo, LogSchema
     from clog.storage.log import Log
@@ -298,13 +296,6 @@ class Answers:
             if answer.objects:
                 whole.update(bytes.fromhex(answer.content))
         return whole.hexdigest()
-
-    def append(self, log: "Log", writer: "Writer | None") -> "AppendResult":
-        """Commits the objects, unless a column for which rows may be rounded is wider by now."""
-        from clog.storage.types.columns import column_types
-
-        made_for = column_types(self.written[0].schema).records
-        return log.append_objects(self.objects, writer, made_for)
 
     def log(self, location: Location) -> "Log":
         """Returns the log to commit to, which is created if needed, with all objects in it."""

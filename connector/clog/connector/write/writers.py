@@ -259,7 +259,7 @@ class ClogWriter(DataSourceArrowWriter):
         log = answers.log(self._plan.location)
         if not objects and (repeats is None or not is_there(log, repeats)):
             return
-        result = answers.append(log, writer)
+        result = log.append_objects(objects, writer)
         if result.duplicate and writer is not None:
             check_repeated(log, result, writer, objects, fail=fail)
 
@@ -373,7 +373,7 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
             return  # Later ones leave no trace, so running them again with rows is harmless.
         if batchId:
             check_known(log, writer, fail=fail)
-        result = answers.append(log, writer)
+        result = log.append_objects(objects, writer)
         if result.duplicate:
             check_repeated(log, result, writer, objects, fail=fail)
 

@@ -28,7 +28,6 @@ from itertools import accumulate, pairwise
 from typing import Annotated, Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.config.log_config import LogConfig
@@ -55,6 +54,7 @@ from clog.storage.format.log_info import (
     GIVEN_OFFSETS,
     NO_FEATURES,
     FeatureNames,
+    LogSchema,
 )
 from clog.storage.format.transactions import (
     POSITIONS,
@@ -73,7 +73,6 @@ from clog.storage.format.transactions import (
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.objects.writer import DataObject, partition_order
 from clog.storage.store.contract import Store, StoredObject
-from clog.storage.types.columns import column_types, widened_float
 
 BEFORE_THE_FIRST = -1
 """The sequence of a known stream that has no records in the log yet."""
@@ -140,6 +139,14 @@ class Duplicate(NothingToCommit):
     repeats: bool = True
 
 
+class OtherRecordsError(InvalidInputError):
+    """A producer's sequence seems to repeat with other records than those of its ``entry``."""
+
+    def __init__(self, message: str, entry: WriterEntry) -> None:
+        super().__init__(message)
+        self.entry = entry
+
+
 def find_duplicate(pages: WriterPages, head: Head, writer: Writer) -> Duplicate | None:
     """Returns what the writer's sequence duplicates; None if it is new."""
     entry = find_writer(pages, head, writer.kind, writer.writer_id)
@@ -160,9 +167,10 @@ def find_duplicate(pages: WriterPages, head: Head, writer: Writer) -> Duplicate 
     if writer.sequence == entry.sequence:
         same = entry.content == writer.content or None in (entry.content, writer.content)
         if not same and writer.kind == "producer":
-            raise InvalidInputError(
+            raise OtherRecordsError(
                 f"producer {writer.writer_id!r} repeats sequence {writer.sequence} with records"
-                f" other than those in version {entry.version} of {url}; use a new sequence"
+                f" other than those in version {entry.version} of {url}; use a new sequence",
+                entry,
             )
         return Duplicate(entry)
     if writer.sequence < entry.sequence and writer.kind == "stream":
@@ -353,9 +361,7 @@ def waits_of(files: Iterable[StoredObject], combined: Combined | None, *, now_ms
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest:
-    """Objects to commit, in the order of their offsets; ``new_id`` names documents of positions;
-    ``made_for``: the columns for which the records were made, which perhaps rounded them.
-    """
+    """Objects to commit, in the order of their offsets; ``new_id`` names documents of positions."""
 
     url: str
     objects: Sequence[DataObject]
@@ -365,7 +371,6 @@ class AppendRequest:
     transaction: OfTransaction | None = None
     new_id: Callable[[], str] | None = None
     covered: Covered | None = None
-    made_for: pa.Schema | None = None
 
     def proposed(self) -> Proposed:
         """Returns the append as a proposal holds it."""
@@ -388,8 +393,6 @@ class AppendRequest:
         for obj in self.objects:
             _check_floor(obj, head, self.url)
             _check_schema(obj, head, self.url)
-            if obj.schema_id != NONE and self.made_for is not None:
-                _check_floats(self.made_for, head, self.url)
             check_facts(obj, config, now_ms=time_ms, given=bound is not None)
         append_time_ms = time_ms if config.log_append_time and bound is None else NONE
         ranges = _following(self.objects, head) if bound is None else bound.ranges
@@ -510,27 +513,39 @@ def _check_floor(obj: DataObject, head: Head, url: str) -> None:
 
 
 def _check_schema(obj: DataObject, head: Head, url: str) -> None:
-    """Raises unless the log has, or had, the schema with which the object was written."""
+    """Raises unless the log has, or had, the object's schema, and rounds as little since (S62)."""
     newest = NONE if head.log.schema is None else head.log.schema.id
     if obj.schema_id > newest or (obj.schema_id == NONE) != (newest == NONE):
         raise InvalidInputError(
             f"an object of this append was written under schema {obj.schema_id}, but that of {url}"
             f" is {newest} (-1: keys and values are bytes); append again"
         )
+    if obj.schema_id == newest:
+        return
+    if obj.made_for is None:  # Its author knows what was rounded, and commits it, or makes another.
+        raise CommitConflictError(
+            f"an object of another process was written under schema {obj.schema_id} of {url}, which"
+            f" has schema {newest} by now"
+        )
+    check_floats(obj.made_for, head, url=url)
 
 
 class WiderFloatsError(InvalidInputError):
     """Records were made for floats that are wider by now: make them again, unrounded."""
 
 
-def _check_floats(made_for: pa.Schema, head: Head, url: str) -> None:
+def check_floats(made_for: LogSchema | None, head: Head, *, url: str) -> None:
     """Raises if a column of floats was widened after records were made, and rounded, for it."""
-    now = column_types(head.log.schema).records
-    for name in ("key", "value"):
-        if wider := widened_float(made_for.field(name), now.field(name)):
+    if made_for is None or head.log.schema is None:
+        return
+    before = {field.id: field.kind for _, field in made_for.walk()}
+    for path, field in head.log.schema.walk():
+        if (before.get(field.id), field.kind) == ("float32", "float64"):
             raise WiderFloatsError(
-                f"{wider} of {url} was widened to float64 while records for float32 were being"
-                " written, and these may be rounded; nothing was appended; append again"
+                f"{path} of {url} was widened from float32 to float64 after records for float32 had"
+                " been made, and these may be rounded; nothing was committed; append the records"
+                " again, those of a transaction in another one, and put those of a state store"
+                " again after rollback()"
             )
 
 

@@ -27,6 +27,7 @@ determine it, and it would be half of a small object's footer.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import field
 from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any
@@ -131,13 +132,15 @@ class DataObject:
 
     ``ref`` is what a manifest keeps of it, and a reader needs; ``chunks`` are in the order of their
     rows; ``facts`` are those of fresh records, None for rewritten ones; ``schema_id`` says under
-    which of its log's schemas it was written, -1 for bytes.
+    which of its log's schemas it was written, -1 for bytes, and ``made_for`` is that schema, unless
+    another process wrote it: its records were made, and perhaps rounded, for these types.
     """
 
     ref: Annotated[ObjectRef, OBJECT, BESIDE]
     chunks: Annotated[tuple[ChunkStats, ...], columns(ChunkStats)]
     facts: Annotated[ObjectFacts | None, maybe(row(ObjectFacts))]
     schema_id: Annotated[Int, "schema"] = NONE
+    made_for: LogSchema | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_given(self) -> bool:
@@ -232,7 +235,7 @@ class ObjectWriter:
         self._key_seed = key_seed
         self._order_header = order_header
         types = column_types(schema)
-        self._schema_id = NONE if schema is None else schema.id
+        self._made_for = schema
         self._schema = types.rewritten if rewritten or given else types.records
         self._given = types.records if given else None
         self._is_rewritten = rewritten
@@ -342,7 +345,8 @@ class ObjectWriter:
                     dense=dense,
                     index_bytes=index_bytes,
                 ),
-                *(chunks, facts, self._schema_id),
+                *(chunks, facts, NONE if self._made_for is None else self._made_for.id),
+                self._made_for,
             )
         )
 

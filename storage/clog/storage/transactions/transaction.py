@@ -39,7 +39,7 @@ import pyarrow as pa
 
 from clog.storage.append import check_takes_offsets, partitions_of, put_records, records_of
 from clog.storage.commit.handle import Handle
-from clog.storage.commit.proposals import ENDS_MAX, Covered, checked_offsets
+from clog.storage.commit.proposals import ENDS_MAX, Covered, WiderFloatsError, checked_offsets
 from clog.storage.config.units import LONG_MAX
 from clog.storage.env import Shared, register
 from clog.storage.errors import (
@@ -52,6 +52,7 @@ from clog.storage.errors import (
 )
 from clog.storage.format.cuts import CutLog
 from clog.storage.format.documents import NONE
+from clog.storage.format.log_info import LogSchema
 from clog.storage.format.transactions import (
     FOREIGN_PARTITIONS_MAX,
     MARK_BYTES_MAX,
@@ -65,7 +66,8 @@ from clog.storage.format.transactions import (
     is_source_name,
 )
 from clog.storage.numpy_arrays import to_arrow
-from clog.storage.objects.records import Appendable
+from clog.storage.objects.records import Appendable, loaded
+from clog.storage.objects.writer import discard
 from clog.storage.read.scan import Isolation, check_start, isolation_named, missed_deletes
 from clog.storage.store.opening import redact
 from clog.storage.transactions.deferred import (
@@ -386,7 +388,8 @@ class Transaction:
             held = self._work.several.part(handle).objects
         if offsets is not None:
             self._check_home(handle)
-        records, _ = records_of(handle, data)
+        data = loaded(data)
+        records, _, schema = records_of(handle, data)
         if records.num_rows:
             parts = partitions_of(records, partition, handle.tip.head, url=handle.store.url)
             stamp = held[0].ref.stamp if held else None
@@ -394,14 +397,18 @@ class Transaction:
             with puts.forgotten_on_error():
                 if offsets is None:
                     later = puts if self._work.visible is None else None
-                    objects = put_records(handle, records, parts, stamp=stamp, puts=later)
+                    objects = put_records(handle, records, parts, schema, stamp=stamp, puts=later)
                 else:
-                    objects = self._put_given(records, parts, offsets, stamp)
+                    objects = self._put_given(records, parts, schema, offsets, stamp)
             self._check_open(and_untried=True)  # Another thread may have ended it.
             if self._work.visible is None:
                 held += objects
             else:
-                self._work.append_visible(self._work.visible, objects)
+                try:
+                    self._work.append_visible(self._work.visible, objects)
+                except WiderFloatsError:
+                    discard(handle.store, objects)
+                    self.append(data, partition)  # With the tip that refused them.
 
     def cover(self, ends: Mapping[int, int], *, start: Mapping[int, int] | None = None) -> None:
         """Declares that the log is complete below ``ends`` once this is committed. A mirror needs
@@ -573,7 +580,12 @@ class Transaction:
             )
 
     def _put_given(
-        self, records: pa.Table, parts: "np.ndarray[Any, Any]", offsets: object, stamp: int | None
+        self,
+        records: pa.Table,
+        parts: "np.ndarray[Any, Any]",
+        schema: LogSchema | None,
+        offsets: object,
+        stamp: int | None,
     ) -> "list[DataObject]":
         """Puts records with their offsets, except those below the declared start."""
         given = self._work.given
@@ -589,7 +601,9 @@ class Transaction:
         if not len(at):
             return []
         puts = self._work.puts
-        objects = put_records(self._handle, records, parts, stamp=stamp, offsets=at, puts=puts)
+        objects = put_records(
+            self._handle, records, parts, schema, stamp=stamp, offsets=at, puts=puts
+        )
         for stats in (stats for obj in objects for stats in obj.chunks):
             first = given.get(stats.partition, (stats.first_offset, 0))[0]
             given[stats.partition] = first, stats.last_offset + 1

@@ -485,16 +485,6 @@ def _holds_field(field: pa.Field, stored: pa.Field | None) -> bool:
     return bool(field.nullable >= stored.nullable) and _holds(field.type, stored.type)
 
 
-def widened_float(before: pa.Field, after: pa.Field, above: str = "") -> str | None:
-    """Returns the path of a field of floats that became wider from one schema to a later one."""
-    path = f"{above}{after.name}"
-    if (before.type, after.type) == (pa.float32(), pa.float64()):
-        return path
-    inner = {field.name: field for field in _inside(after.type)}
-    pairs = ((field, inner[field.name]) for field in _inside(before.type))
-    return next(filter(None, (widened_float(*pair, f"{path}.") for pair in pairs)), None)
-
-
 def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Returns the columns of a batch in a schema that is perhaps a later one, with its fields."""
     arrays = [as_type(batch.column(field.name), field.type) for field in schema]

@@ -7,6 +7,7 @@ waits is what its clock does when it sleeps.
 from functools import partial
 from itertools import count
 
+import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
@@ -45,10 +46,11 @@ FEATURE = "proposals"
 class Crowd:
     """Authors of one log."""
 
-    def __init__(self, store, partitions=1, config=None):
+    def __init__(self, store, partitions=1, config=None, schema=None):
         self.store, self.seeds = store, count(10)
+        ids = SeededIds(next(self.seeds))
         log = Log.create(
-            store, partitions, config, clock=Sleeper(1_000_000), ids=SeededIds(next(self.seeds))
+            store, partitions, config, schema=schema, clock=Sleeper(1_000_000), ids=ids
         )
         log.upgrade([FEATURE])
         self.log = log
@@ -213,6 +215,27 @@ def test_what_was_interrupted_may_be_taken_along(crowd):
     left_waiting(crowd)
     combining(crowd)
     assert crowd.values().count(b"a") == 1
+
+
+def test_floats_that_are_wider_by_now_are_left_to_their_author(store):
+    """S62: only the author knows that it rounded them, and makes them again; a commit that combines
+    took them along as they were.
+    """
+    crowd = Crowd(store, schema={"key": pa.string(), "value": pa.float32()})
+    a, other = crowd.author(), crowd.author()
+
+    def evolve():
+        assert crowd.proposals()
+        other.evolve(widen={"value": pa.float64()})
+        late = crowd.author()
+        other.append(one(0.5))  # So that the next one combines.
+        late.append(one(0.75))
+
+    crowd.author().append(one(0.25))  # The race that it loses.
+    asleep(a, evolve)
+    a.append(one(0.1))
+    found = [value for batch in crowd.log.read() for value in batch["value"].to_pylist()]
+    assert found == [0.25, 0.5, 0.75, 0.1]
 
 
 def test_h_w1_a_proposal_that_is_a_minute_old_is_left_out(crowd):

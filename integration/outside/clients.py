@@ -115,16 +115,19 @@ class Client:
         else:
             self.look()
 
-    def open(self) -> None:
-        """Opens the log that is at the root now, if there is one."""
+    def open(self) -> str:
+        """Opens the log that is at the root now, if there is one; returns how that ended."""
         number = self.recorder.call("open", "")
+        outcome, log_id = OK, ""
         try:
             self.log = Log.open(self.place.store(seed=self._drawn()))
-            self.recorder.answer(number, OK, log=self.log.id)
+            log_id = self.log.id
         except NotFoundError:
-            self.recorder.answer(number, GONE)
+            outcome = GONE
         except StoreUnavailableError:
-            self.recorder.answer(number, FAILED)
+            outcome = FAILED
+        self.recorder.answer(number, outcome, log=log_id)
+        return outcome
 
     def append(self) -> None:
         """Appends a batch: plain, under a sequence, or in a transaction under one; what is in doubt
@@ -226,8 +229,8 @@ class Recreator(Client):
 
     def step(self) -> None:
         time.sleep(self.random.random() * 10 * self.place.pause_s)
-        if self.log is None:
-            self.open()
+        if self.log is None and self.open() == FAILED:
+            return  # There may be one whose id it does not know.
         known = [x["log"] for x in lines_of(self.recorder.path) if x.get("log")]
         if self.log is not None:
             self._delete(self.log.id)
@@ -328,8 +331,8 @@ class Worker(Client):
         except (TransactionFencedError, TransactionTimeoutError, CommitConflictError):
             self.recorder.answer(number, FAILED, {"reads": reads})
             raise
-        except IN_DOUBT:
-            self.recorder.answer(number, UNKNOWN, {"reads": reads})
+        except IN_DOUBT as e:
+            self.recorder.answer(number, UNKNOWN, {"reads": reads, "why": str(e)})
             raise
 
     def _read(self, id_: str, into: list[str]) -> dict[str, str | None]:

@@ -194,6 +194,15 @@ A, B = append("a", 1, (2, 3)), append("b", 2, (4, 5))
         ([CREATED, A, op("read", 0, None, (4, 5), "gone")], False),  # Nobody deleted it.
         ([CREATED, op("delete", None, None, (2, 3)), append("a", 1, (4, 5))], False),
         ([CREATED, op("delete", None, None, (2, 9)), append("a", 1, (4, 5))], True),
+        # Those who still have a deleted log open may see what its author is told is gone.
+        (
+            [
+                *(CREATED, op("delete", None, None, (2, 9)), append("a", None, (3, 8), "gone")),
+                *(read("a", at=(4, 5)), read("a", at=(6, 7))),
+            ],
+            True,
+        ),
+        ([CREATED, append("a", None, (3, 8), "gone"), read("a", at=(4, 5))], False),
         ([CREATED, op("open", None, None, (2, 3), log="x2")], False),
         ([CREATED, op("open", None, None, (2, 3), "gone")], False),
         (

@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -50,6 +51,7 @@ type appended struct {
 // What the model gets: one operation, decoded, and the object that it is about.
 type step struct {
 	object, op, outcome, log string
+	end                      int64
 	append                   appended
 	partition                int
 	key                      string
@@ -116,7 +118,7 @@ func read(path string) ([]porcupine.Operation, error) {
 		}
 		for _, s := range steps {
 			history = append(history, porcupine.Operation{
-				ClientId: op.Client, Input: s, Call: op.Call, Output: s.outcome, Return: op.Return,
+				ClientId: op.Client, Input: s, Call: op.Call, Output: s.outcome, Return: s.end,
 			})
 		}
 	}
@@ -126,7 +128,7 @@ func read(path string) ([]porcupine.Operation, error) {
 // A deletion is three steps: the root lets go of the log; from some moment on clients may be told
 // that it is gone; and from some later one on, nothing is acknowledged any more.
 func stepsOf(op operation) ([]step, error) {
-	s := step{object: op.Log, op: op.Op, outcome: op.Outcome, log: op.Log}
+	s := step{object: op.Log, op: op.Op, outcome: op.Outcome, log: op.Log, end: op.Return}
 	var to any
 	ok := op.Outcome == "ok"
 	switch op.Op {
@@ -134,6 +136,12 @@ func stepsOf(op operation) ([]step, error) {
 		to = &s.offsets
 		if err := json.Unmarshal(op.Input, &s.append); err != nil {
 			return nil, err
+		}
+		if op.Outcome == "gone" {
+			// Until its author notices, others that still have the deleted log open may see it.
+			maybe := s
+			maybe.outcome, maybe.end = "unknown", math.MaxInt64
+			return []step{s, maybe}, nil
 		}
 	case "read":
 		to = &s.rows

@@ -179,7 +179,7 @@ def test_doubles_for_a_log_of_floats_are_rounded_only_while_it_has_floats(tmp_pa
     early = sink.streamWriter(DOUBLES, overwrite=False)
     before = written(early)
     Log.open(log.url).evolve(**evolution.change)
-    with pytest.raises(InvalidInputError, match=r"value.x of .* was widened .* append the records again"):
+    with pytest.raises(InvalidInputError, match=r"value.x of .* was widened .* the records again"):
         early.commit([before], 0)
     late = sink.streamWriter(DOUBLES, overwrite=False)
     late.commit([written(late)], 0)

@@ -270,7 +270,8 @@ func inLog(was state, s step) (bool, state) {
 	case "append":
 		return added(was, s)
 	}
-	if s.outcome != "ok" {
+	// A handle that only polls may not notice for ten seconds that files go (COMMIT.md, §1).
+	if s.outcome != "ok" || was.deleted > 0 {
 		return true, was
 	}
 	switch s.op {

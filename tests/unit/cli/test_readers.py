@@ -110,10 +110,12 @@ def test_who_waits_for_records_is_waited_for(url, monkeypatch):
     polls = consume._read_on(log, {0: 0}, 600_000, None, reader)
     reader.commit(offsets_after(next(polls)))
     log.alter({"retention.ms": "7 days"})
-    told = []
+    told, began_ms = [], clock.now_ms()
 
     def wait(_, ms):
         clock.advance(ms)
+        if (clock.now_ms() - began_ms) % 600_000:
+            return  # It waits in parts, and looks again after the last.
         told.append((log.readers()[0].committed_ms - T0, log.readers()[0].version))
         if len(told) == 7:
             raise KeyboardInterrupt

@@ -16,12 +16,10 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Final, TypedDict, cast
 
-import numpy as np
-
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import first_open_version
 from clog.storage.config.log_config import LogConfig
-from clog.storage.config.units import with_times
+from clog.storage.config.units import moment, with_times
 from clog.storage.env import dataclass
 from clog.storage.format.chunks import Chunk, Segment
 from clog.storage.format.commits import Commit, Edit, EditRecord, Head, edit_of, read_commit
@@ -627,9 +625,11 @@ def pending_reason(
         due_ms = tombstones_due_ms(one, config, holds)
         if due_ms > now_ms:
             if name := _tombstone_holder(one, config, holds):
-                return f"the reader {name!r} holds its tombstones until {_at(due_ms)} at the latest"
+                return (
+                    f"the reader {name!r} holds its tombstones until {moment(due_ms)} at the latest"
+                )
             return (
-                f"its tombstones stay until {_at(due_ms)}, delete.retention.ms after the records"
+                f"its tombstones stay until {moment(due_ms)}, delete.retention.ms after the records"
                 " were removed, so that followers see the delete"
             )
         return "the cleaner's next round removes its tombstones"
@@ -640,10 +640,12 @@ def pending_reason(
         needed = max(r.version for r in left)
         due_ms = one.rewritten_ms + config.file_delete_delay_ms
         held = _holder(manifest.head, needed, holds, due_ms=due_ms, now_ms=now_ms)
-        return held or f"replaced objects stay readable until {_at(due_ms)}, file.delete.delay.ms"
+        return (
+            held or f"replaced objects stay readable until {moment(due_ms)}, file.delete.delay.ms"
+        )
     if one.swept == NONE:
         due_ms = one.rewritten_ms + SWEEP_AFTER_MS
-        return f"uncommitted files are swept after {_at(due_ms)}"
+        return f"uncommitted files are swept after {moment(due_ms)}"
     return "the cleaner's next round writes the receipt"
 
 
@@ -674,7 +676,7 @@ def _holder(head: Head, needed: int, holds: Holds, *, due_ms: int, now_ms: int) 
     """Returns what keeps a version below this one, cuts first; "" if nothing does."""
     for keep in head.kept.values():
         if keep.version < needed:
-            until = "" if keep.until_ms == NONE else f" until {_at(keep.until_ms)}"
+            until = "" if keep.until_ms == NONE else f" until {moment(keep.until_ms)}"
             return (
                 f"the cut {keep.name!r} of {keep.home_url} keeps version {keep.version}{until};"
                 f" clog snapshot {keep.home_url} --drop {keep.name} releases it"
@@ -688,13 +690,8 @@ def _holder(head: Head, needed: int, holds: Holds, *, due_ms: int, now_ms: int) 
             )
     for hold in holds.holds:
         if hold.version < needed and hold.until_ms > now_ms:
-            until = _at(holds.version_ms(needed, due_ms))
+            until = moment(holds.version_ms(needed, due_ms))
             return (
                 f"the reader {hold.name!r} holds version {hold.version} until {until} at the latest"
             )
     return ""
-
-
-def _at(ms: int) -> str:
-    """Returns a time as text, in UTC."""
-    return str(np.datetime64(ms, "ms")) + "Z"

@@ -4,9 +4,8 @@ Pure.
 It is here and not in the cleaner because the table view and `describe` need it, too.
 """
 
-import numpy as np
-
 from clog.storage.config.log_config import LogConfig
+from clog.storage.config.units import LONG_MAX, moment
 from clog.storage.env import dataclass
 from clog.storage.format.chunks import Segment
 from clog.storage.format.manifest import Manifest
@@ -105,14 +104,10 @@ def retention_held(
     segment, behind = segments[at], sum(gone[at:])
     if not behind and segment.max_timestamp_ms - now_ms <= _SKEW_MS:
         return None
-    until_ms = segment.max_timestamp_ms + config.retention_ms
+    until_ms = min(segment.max_timestamp_ms + config.retention_ms, LONG_MAX)
     also = f", nor {behind} later ones whose time is up" if behind else ""
     return (
         f"the segment of offsets [{segment.base}, {segment.next}) has a record with the timestamp"
-        f" {_at(segment.max_timestamp_ms)}, so retention.ms does not remove it before"
-        f" {_at(until_ms)}{also}; clog delete-records removes them at once"
+        f" {moment(segment.max_timestamp_ms)}, so retention.ms does not remove it before"
+        f" {moment(until_ms)}{also}; clog delete-records removes them at once"
     )
-
-
-def _at(ms: int) -> str:
-    return str(np.datetime64(ms, "ms")) + "Z"

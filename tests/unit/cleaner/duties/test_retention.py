@@ -1,12 +1,12 @@
 """Retention, the start offset rule, and sealing."""
 
-import numpy as np
 import pytest
 
 from clog.cleaner import Cleaner
 from clog.cleaner.duties import Work
 from clog.cleaner.duties.retention import apply_retention, seal_idle
 from clog.storage import Log, ManualClock
+from clog.storage.config.units import moment
 from clog.storage.env import SeededIds
 from clog_testing.crash import memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -65,8 +65,8 @@ def test_what_holds_up_retention_is_named(make_log, put, clock, caplog):
     assert segment.largest_timestamp == future
     told = f"segment of offsets [{segment.base_offset}, {segment.next_offset}) has a record"
     assert told in held
-    assert str(np.datetime64(future, "ms")) in held
-    assert str(np.datetime64(future + 1000, "ms")) in held
+    assert moment(future) in held
+    assert moment(future + 1000) in held
     log.alter({"retention.ms": "-1"})
     assert log.describe()["partition_details"][0]["retention_held"] is None
 

@@ -22,6 +22,10 @@ import isolation  # noqa: E402
 import planted  # noqa: E402
 import run  # noqa: E402
 
+sys.path.remove(str(OUTSIDE))
+for module in (clients, history, isolation, planted, run):
+    del sys.modules[module.__name__]  # Others have modules of such names, too.
+
 NEVER = history.NEVER
 
 

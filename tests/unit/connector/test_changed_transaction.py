@@ -39,10 +39,9 @@ def first(logs):
 
 
 def objects(log, rows):
-    records, _ = records_of(log.handle, rows)
-    return put_records(
-        log.handle, records, partitions_of(records, None, log.handle.tip.head, url=log.url)
-    )
+    records, _, schema = records_of(log.handle, rows)
+    partitions = partitions_of(records, None, log.handle.tip.head, url=log.url)
+    return put_records(log.handle, records, partitions, schema)
 
 
 def check(first, written, content="bb"):

@@ -147,6 +147,14 @@ def test_a_log_of_bytes(make_log):
 LONG = ["é" * 100 + end for end in "abc"]
 
 
+def chosen_ids(log, condition):
+    """The ids of the rows that a condition chooses, asked as its kind is asked."""
+    if isinstance(condition, pl.Expr):
+        return sorted(log.table().to_polars(lazy=True).filter(condition).collect()["id"].to_list())
+    where = [condition] if isinstance(condition, tuple) else condition
+    return sorted(log.table(filter=where)["id"].to_pylist())
+
+
 @pytest.mark.parametrize(
     ("condition", "ids"),
     [
@@ -164,12 +172,7 @@ def test_a_filter_has_texts_of_any_length(make_log, condition, ids):
     rows = [{"id": i, "city": text, "place": {"city": text}} for i, text in enumerate(LONG)]
     log = make_log(key="id", like=rows)
     log.append(rows)
-    if isinstance(condition, pl.Expr):
-        found = log.table().to_polars(lazy=True).filter(condition).collect()["id"].to_list()
-    else:
-        where = [condition] if isinstance(condition, tuple) else condition
-        found = log.table(filter=where)["id"].to_pylist()
-    assert sorted(found) == ids
+    assert chosen_ids(log, condition) == ids
 
 
 HIGH, DECIMAL = 2**63, pa.decimal128(10, 2)
@@ -218,12 +221,7 @@ def test_integers_are_compared_exactly(make_log, condition, ids):
     )
     log = make_log(key="id", like=rows)
     log.append(rows)
-    if isinstance(condition, pl.Expr):
-        found = log.table().to_polars(lazy=True).filter(condition).collect()["id"].to_list()
-    else:
-        where = [condition] if isinstance(condition, tuple) else condition
-        found = log.table(filter=where)["id"].to_pylist()
-    assert sorted(found) == ids
+    assert chosen_ids(log, condition) == ids
 
 
 def test_a_cast_struct_is_read_whole(make_log):

@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("storage", "cleaner", "connector")
+FOLDERS = ("storage", "cleaner", "connector", "bridge")
 
 
 def build(target: Path) -> None:

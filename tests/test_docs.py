@@ -184,7 +184,7 @@ def test_nothing_that_reads_odd_comes_back():
 
 EXAMPLES = [
     path
-    for folder in ("storage", "cleaner", "connector")
+    for folder in ("storage", "cleaner", "connector", "bridge")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if ">>> " in path.read_text()
 ]

@@ -10,14 +10,15 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-LAYERS = "storage < state < cleaner | connector | bridge < jobs < cli"
+LAYERS = "storage < state < cleaner | connector | bridge < jobs < cli < bridge_cli"
 PACKAGES = (
     "storage/clog/storage",
     "storage/clog/state",
-    "storage/clog_testing",
+    "tests/support/clog_testing",
     "cleaner/clog/cleaner",
     "connector/clog/connector",
-    "connector/clog/bridge",
+    "bridge/clog/bridge",
+    "bridge/clog/bridge_cli",
     "cleaner/clog/cli",
     "cleaner/clog/jobs",
 )
@@ -80,12 +81,12 @@ def test_broken_layers_are_found(tmp_path):
             make_module(tmp_path / package / room.name, "")
         for room in (ROOT / package).glob("*/__init__.py"):
             make_module(tmp_path / package / room.parent.name / "__init__.py", "")
-    for room in (ROOT / "connector/clog/bridge/postgres").glob("*.py"):
-        make_module(tmp_path / "connector/clog/bridge/postgres" / room.name, "")
+    for room in (ROOT / "bridge/clog/bridge/postgres").glob("*.py"):
+        make_module(tmp_path / "bridge/clog/bridge/postgres" / room.name, "")
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     for number, (path, statement, _) in enumerate(TRESPASSERS):
         make_module(tmp_path / path / f"trespasser{number}.py", statement)
-    roots = [str(tmp_path / folder) for folder in ("storage", "cleaner", "connector")]
+    roots = [str(tmp_path / folder) for folder in ("storage", "cleaner", "connector", "bridge")]
     run = subprocess.run(
         [sys.executable, "-c", LINT, *roots],
         cwd=tmp_path,

@@ -13,10 +13,9 @@ ORDERS = {
     for contract in CONTRACTS
     if "containers" in contract
 }
-ROOTS = ("storage", "cleaner", "connector")
+ROOTS = ("storage", "cleaner", "connector", "bridge")
 WHERE = {
-    "bridge": ("connector/README.md", "## Rooms of the bridge\n"),
-    "bridge.postgres": ("connector/README.md", "## Rooms of the bridge to PostgreSQL\n"),
+    "bridge.postgres": ("bridge/README.md", "## Rooms of the bridge to PostgreSQL\n"),
     "cli": ("cleaner/README.md", "## Rooms of the command line\n"),
 }
 """Where the table of a package is that has no README of its own."""

@@ -50,7 +50,7 @@ def _commit(root: Path) -> str:
     )
     if commit.returncode:
         return metadata.version("pyspark-clog")
-    code = ("cleaner", "connector", "storage")  # What a run writes makes no other clog.
+    code = ("bridge", "cleaner", "connector", "storage")  # What a run writes makes no other clog.
     changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *code], check=False)
     return commit.stdout.strip() + ("-dirty" if changed.returncode else "")
 

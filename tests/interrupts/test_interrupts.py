@@ -96,7 +96,7 @@ def test_lines_that_are_left_out_are_those_of_locks_in_c():
     modules that have such lines, and each makes its locks that way.
     """
     found = {}
-    for part in ("storage", "cleaner", "connector"):
+    for part in ("storage", "cleaner", "connector", "bridge"):
         for path in sorted((ROOT / part / "clog").rglob("*.py")):
             if path.name != "conformance.py" and (names := {*locked_lines(str(path)).values()}):
                 found[str(path.relative_to(ROOT))] = names

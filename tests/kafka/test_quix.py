@@ -33,7 +33,9 @@ def python(kafka_broker):
 
 def start(python, *arguments):
     root = HERE.parent.parent
-    path = os.pathsep.join(str(root / name) for name in ("storage", "cleaner", "connector"))
+    path = os.pathsep.join(
+        str(root / name) for name in ("storage", "cleaner", "connector", "bridge")
+    )
     return subprocess.Popen(
         [str(python), str(HERE / "count_words.py"), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": path},

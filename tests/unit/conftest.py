@@ -1,8 +1,10 @@
 """What unit tests of all packages share: including a store in memory, and repeatable logs on it."""
 
 import errno
+import json
 
 import pytest
+from click.testing import CliRunner
 from fsspec.implementations.local import LocalFileSystem
 
 from clog.storage import Log, ManualClock
@@ -67,3 +69,33 @@ def open_log(store, clock):
 def values_of():
     """The values that a log holds, in offset order."""
     return lambda log, **where: [row[2].value for row in rows_in(log.read(**where))]
+
+
+class Cli:
+    """Runs `clog` and checks its exit code; a bytes or text ``stdin`` is its standard input."""
+
+    def __init__(self):
+        self._runner = CliRunner()
+
+    def __call__(self, *arguments, stdin=b"", code=0):
+        from clog.cli.app import app
+
+        result = self._runner.invoke(app, [str(a) for a in arguments], input=stdin)
+        failure = f"{result.stdout}\n{result.stderr}\n{result.exception!r}"
+        assert result.exit_code == code, failure
+        return result
+
+    def json(self, *arguments, stdin=b"", code=0):
+        """The JSON document that a command prints."""
+        return json.loads(self(*arguments, "--json", stdin=stdin, code=code).stdout)
+
+    def lines(self, *arguments):
+        """What a command prints, line by line, as bytes."""
+        return self(*arguments).stdout_bytes.split(b"\n")[:-1]
+
+
+@pytest.fixture
+def cli(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("CLOG_STORAGE_OPTIONS", raising=False)
+    return Cli()

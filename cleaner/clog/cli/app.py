@@ -36,8 +36,8 @@ COMMANDS: dict[str, dict[str, str]] = {
         "reset-times": "logs",
         "copy": "copy",
         "convert": "copy",
-        "mirror": "mirror",
-        "capture": "capture",
+        "mirror": "clog.bridge_cli.mirror",
+        "capture": "clog.bridge_cli.capture",
         "delete": "logs",
     },
     "Records": {
@@ -70,15 +70,16 @@ COMMANDS: dict[str, dict[str, str]] = {
         "ui": "cleaner",
     },
 }
-"""The module of each command, by the headings of ``clog --help``. The module has a function of the
-command's name, whose docstring is its help.
+"""The module of each command, by the headings of ``clog --help``: one of this package, or a guest's
+by its full name. The module has a function of the command's name, whose docstring is its help.
 """
 _MODULES = {name: module for rows in COMMANDS.values() for name, module in rows.items()}
 
 
 def _function(name: str) -> Any:
-    module = import_module(f"clog.cli.{_MODULES[name]}")
-    return getattr(module, name.replace("-", "_"))
+    module = _MODULES[name]
+    found = import_module(module if "." in module else f"clog.cli.{module}")
+    return getattr(found, name.replace("-", "_"))
 
 
 def _help(name: str) -> str:

@@ -101,7 +101,7 @@ def result_of(call: Callable[[], _T]) -> Callable[[], _T]:
     """Makes a call; returns what returns its result, or raises its error."""
     try:
         found = call()
-    except Exception as e:  # noqa: BLE001 - it is for whoever asks for the result
+    except Exception as e:
         error = e
 
         def fail() -> _T:

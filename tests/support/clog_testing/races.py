@@ -87,7 +87,7 @@ def check_races(log: Log, *, processes: int = 8, commits: int = 40) -> None:
     _require(log.version == processes * commits, f"{log.version} commits were made")
 
 
-def _require(holds: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
+def _require(holds: bool, message: str) -> None:
     if not holds:
         raise RaceError(message)
 

@@ -200,7 +200,7 @@ class RandomFaults:
     def __post_init__(self) -> None:
         self._ids = SeededIds(self.seed)
 
-    def fault(self, call: Call) -> Fault | None:  # noqa: ARG002 - any call
+    def fault(self, call: Call) -> Fault | None:
         chance, kind = self._ids.uniform(), self._ids.uniform()
         if chance >= self.probability:
             return None

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from clog.bridge import Captured, CapturedTable
-from clog.cli.capture import Watched, _pace
+from clog.bridge_cli.capture import Watched, _pace
 
 
 class Clock:

@@ -23,6 +23,7 @@ from dataclasses import field, replace
 from clog.storage.commit.committer import NothingToCommit, Prepare
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.proposals import AppendRequest
+from clog.storage.config.units import DAY_MS
 from clog.storage.env import dataclass
 from clog.storage.errors import (
     CommitConflictError,
@@ -32,7 +33,7 @@ from clog.storage.errors import (
     TransactionFencedError,
     TransactionTimeoutError,
 )
-from clog.storage.format.commits import Commit, Edit, Head
+from clog.storage.format.commits import Commit, Edit, Head, read_commit
 from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import NAMED_CUTS, TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
 from clog.storage.format.transactions import (
@@ -84,6 +85,10 @@ class NotCommitted(NothingToCommit):
 @dataclass(frozen=True, slots=True)
 class AlreadyThere(NothingToCommit):
     """An earlier try did it."""
+
+
+class HeldBackError(CommitConflictError):
+    """Transactions that overlap hold back readers for too long already; no other one may begin."""
 
 
 @dataclass(slots=True)
@@ -260,6 +265,40 @@ def _check_room(head: Head, *, url: str, ending: int = 0) -> None:
             f"{unended} transactions of {url} have not ended, the maximum; nothing was committed;"
             " commit again once some have ended, or end abandoned ones:"
             f' "clog transactions {url}" lists them'
+        )
+
+
+def overlapping(head: Head) -> list[Unended]:
+    """Returns the visible transactions that hold back an older one which has ended."""
+    undecided = {entry.version for entry in head.unended if not entry.is_decided}
+    return [e for e in head.unended if e.state == OPEN and e.oldest not in undecided]
+
+
+def _check_held_back(
+    handle: Handle, tip: Commit, objects: Sequence[DataObject], time_ms: int
+) -> None:
+    """Raises if a visible transaction would begin where readers have waited for too long for others
+    that overlap (S51). One GET if some do.
+    """
+    parts = {chunk.partition for obj in objects for chunk in obj.chunks}
+    holders = [e for e in overlapping(tip.head) if not parts.isdisjoint(e.holds)]
+    if not holders:
+        return
+    allowed_ms, oldest = max(e.timeout_ms for e in holders), min(e.oldest for e in holders)
+    try:
+        waited_ms = time_ms - read_commit(handle.store, oldest).record.time_ms
+        waited = f"{waited_ms} ms"
+    except FileNotFoundError:  # Deleted with its block.
+        waited_ms, waited = DAY_MS + 1, "more than a day"
+    if waited_ms > allowed_ms:
+        ids = ", ".join(sorted(repr(e.name.id) for e in holders))
+        where = sorted(parts.intersection(p for e in holders for p in e.holds))
+        raise HeldBackError(
+            f"readers of partitions {where} of {handle.store.url} have waited {waited}, since"
+            f" version {oldest}, for visible transactions that overlap, longer than the longest"
+            f" timeout_ms={allowed_ms} of those that are open: {ids}; no other one begins there"
+            " before these have ended, and nothing was appended; append again later, or give such"
+            " writers partitions of their own, or deferred transactions"
         )
 
 
@@ -464,6 +503,7 @@ def appended_visible(
             check_undecided(head, ours, url=url)
         else:
             _check_room(head, url=url)
+            _check_held_back(handle, tip, objects, time_ms)
         check_time()
         check_floor(objects, head, ours, url=url)
         edit = request.prepare(tip, time_ms)

@@ -8,7 +8,7 @@ is, and the reason is reported.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from functools import partial
 
@@ -35,12 +35,16 @@ from clog.storage.store.contract import together
 from clog.storage.transactions.ids import (
     OPERATION,
     AlreadyThere,
+    HeldBackError,
     ended_part,
     forgotten_home,
+    overlapping,
     participant_id,
     state_of,
 )
 
+PATIENCE_MS = 10_000
+"""How long the first append of a visible transaction waits for others to end."""
 _LOGGER = logging.getLogger("clog.storage.transactions")
 
 
@@ -96,6 +100,27 @@ def info_of(entry: Unended) -> TransactionInfo:
 def finish_all(handle: Handle) -> list[Waiting]:
     """Finishes the transactions of a log if possible; returns the others. No request if none."""
     return [*_waiting(handle, handle.tip.head.unended, abort=False, force=False)]
+
+
+def begin_visible(handle: Handle, append: Callable[[], None]) -> None:
+    """Makes an append of a visible transaction. Where readers have waited for too long, it may not
+    begin (S51): then this aborts the open ones whose timeout has passed, and tries again for
+    `PATIENCE_MS`, with one GET for each try.
+    """
+    began_ms = handle.clock.monotonic_ms()
+    wait_ms = 0
+    while True:
+        try:
+            return append()
+        except HeldBackError:
+            if handle.clock.monotonic_ms() - began_ms > PATIENCE_MS:
+                raise
+        if not wait_ms:
+            for _ in _waiting(handle, overlapping(handle.tip.head), abort=False, force=False):
+                pass
+        handle.clock.sleep_ms(int(handle.ids.uniform() * wait_ms))
+        wait_ms = min(2 * wait_ms + 100, 1_000)
+        handle.refresh()
 
 
 def finish_left(handle: Handle, transaction_id: str, *, epoch: int) -> None:

@@ -31,6 +31,7 @@ holds nothing: two processes at one epoch would be indistinguishable.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -80,13 +81,20 @@ from clog.storage.transactions.deferred import (
     TransactionResult,
 )
 from clog.storage.transactions.ids import (
+    HeldBackError,
     check_id,
     committed_positions,
     left_of,
     take_up,
     taken_by_another,
 )
-from clog.storage.transactions.several import TransactionInfo, abort_all, finish_left, info_of
+from clog.storage.transactions.several import (
+    TransactionInfo,
+    abort_all,
+    begin_visible,
+    finish_left,
+    info_of,
+)
 
 if TYPE_CHECKING:
     from clog.storage.objects.writer import DataObject
@@ -372,6 +380,8 @@ class Transaction:
                 later append, or by the commit, which may be called again.
             TransactionFencedError: this handle knows that another holder took over the id.
             TransactionTimeoutError: it took longer than its timeout.
+            CommitConflictError: other writers were faster each time, or, as the first append of a
+                visible one, readers have waited for too long for others that overlap. Append again.
         """
         handle = self._handle if log is None else handle_of(log)
         self._check_open(and_untried=True)
@@ -405,7 +415,11 @@ class Transaction:
                 held += objects
             else:
                 try:
-                    self._work.append_visible(self._work.visible, objects)
+                    visible = partial(self._work.append_visible, self._work.visible, objects)
+                    begin_visible(handle, visible)
+                except HeldBackError:
+                    discard(handle.store, objects)
+                    raise
                 except WiderFloatsError:
                     discard(handle.store, objects)
                     self.append(data, partition)  # With the tip that refused them.

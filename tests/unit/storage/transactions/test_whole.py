@@ -3,7 +3,7 @@
 import pytest
 
 from clog.cleaner.cleaner import Cleaner
-from clog.storage import OffsetOutOfRangeError
+from clog.storage import CommitConflictError, OffsetOutOfRangeError
 from clog_testing.invariants import check_log
 
 
@@ -97,3 +97,82 @@ def test_an_erasure_waits_for_what_is_held_back(crossing, values_of):
     Cleaner(log).run_once(force=True)
     assert "there" not in [row["key"].decode() for row in log.table().to_pylist()]
     assert b"2" not in values_of(log, partition=1)
+
+
+def chained(log, open_log, clock, ids, *, step_ms=10_000):
+    """Transactions each of which begins between two appends of the one before; returns the last
+    one, which is open.
+    """
+    before = None
+    for name in ids:
+        t = open_log().transaction(name, visible=True)
+        t.append(rows("first"), partition=0)
+        if before is not None:
+            before.append(rows("second"), partition=0)
+            before.commit()
+        before = t
+        clock.advance(step_ms)
+    return before
+
+
+def test_overlaps_without_end_hold_back_readers_for_a_bounded_time(make_log, open_log, clock):
+    """S51: once they have for longer than a timeout, no other one begins before they have ended."""
+    log = make_log()
+    current = log.transaction("0", visible=True)
+    current.append(rows("first"))
+    longest_ms, refused = 0, 0
+    for n in range(1, 25):
+        t = open_log().transaction(str(n), visible=True)
+        may_begin = True
+        try:
+            t.append(rows("first"))
+        except CommitConflictError:
+            may_begin = False
+        current.append(rows("second"))
+        current.commit()
+        if not may_begin:
+            t.append(rows("first"))
+            refused += 1
+        current = t
+        clock.advance(10_000)
+        hidden = log.read(start=log.stable_offsets(), isolation="read_uncommitted")
+        oldest_ms = next(iter(hidden)).column("timestamp")[0].cast("int64").as_py() // 1000
+        longest_ms = max(longest_ms, clock.now_ms() - oldest_ms)
+    assert refused > 1
+    assert 60_000 < longest_ms <= 2 * 60_000
+
+
+def test_what_held_back_too_long_refuses_in_words(make_log, open_log, clock):
+    """S51: with the numbers; a transaction in another partition begins, and so does the refused one
+    once the others have ended.
+    """
+    log = make_log(partitions=2)
+    last = chained(log, open_log, clock, "abcdefg", step_ms=9_000)
+    t = open_log().transaction("refused", visible=True)
+    message = r"have waited 7\d{4} ms, since version 2, .* timeout_ms=60000 .*: 'g'; no other one"
+    with pytest.raises(CommitConflictError, match=message):
+        t.append(rows("x"), partition=0)
+    open_log().transaction("apart", visible=True).append(rows("x"), partition=1)
+    last.commit()
+    t.append(rows("x"), partition=0)
+    assert log.stable_offsets()[0] == log.end_offsets()[0] - 1
+
+
+def test_a_dead_writer_refuses_no_other_one_for_ever(make_log, open_log, clock):
+    """S51: who waits aborts what has taken longer than its timeout; no cleaner is needed."""
+    log = make_log()
+    chained(log, open_log, clock, "ab", step_ms=50_000)
+    clock.advance(20_000)
+    t = open_log().transaction("next", visible=True)
+    t.append(rows("x"))
+    assert [info.id for info in log.transactions()] == ["next"]
+
+
+def test_the_first_append_waits_for_the_others(make_log, open_log, clock, monkeypatch):
+    """S51: who is refused for a moment only need not notice."""
+    log = make_log()
+    last = chained(log, open_log, clock, "abcdefg", step_ms=9_000)
+    monkeypatch.setattr(type(clock), "sleep_ms", lambda *_: last.commit())
+    t = open_log().transaction("next", visible=True)
+    t.append(rows("x"))
+    assert [info.id for info in log.transactions()] == ["next"]

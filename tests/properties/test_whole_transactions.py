@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from clog.storage import Log, ManualClock
+from clog.storage import CommitConflictError, Log, ManualClock, TransactionTimeoutError
 from clog.storage.env import SeededIds
 from clog.storage.format.transactions import ABORTED, COMMITTED
 from clog.storage.transactions.ids import OPERATION, ended_part
@@ -19,6 +19,7 @@ from clog_testing.crash import discard, memory_store
 from clog_testing.invariants import check_log
 
 PARTITIONS, STEPS = 3, 24
+LONGEST_MS = 60_000
 UNDECIDED = "undecided"
 
 
@@ -165,6 +166,60 @@ def test_the_stable_offsets_are_as_defined(may_abort):
     """S51: the greatest that part no transaction; they never become lower."""
     seen = sum((tell(seed, may_abort=may_abort) for seed in range(2)), Counter())
     assert seen["more is held than by first records"] > 2, seen
+
+
+class Crowd:
+    """Writers that begin a visible transaction as soon as their last one has ended."""
+
+    def __init__(self, seed):
+        self.dice, self.store = random.Random(seed), memory_store()
+        self.clock = ManualClock(1_000_000_000_000)
+        self.log = Log.create(self.store, PARTITIONS, clock=self.clock, ids=SeededIds(seed))
+        self.writers = [
+            Log.open(self.store, clock=self.clock, ids=SeededIds(1_000 + n + seed))
+            for n in range(6)
+        ]
+        self.open = [None] * len(self.writers)
+        self.refused = 0
+
+    def step(self):
+        """Each writer begins, appends or ends; the one that is over time begins again."""
+        for n, log in enumerate(self.writers):
+            t = self.open[n] or log.transaction(
+                f"writer-{n}", visible=True, timeout_ms=self.dice.randint(20_000, LONGEST_MS)
+            )
+            try:
+                if self.open[n] and self.dice.random() < 0.2:
+                    t.commit()
+                else:
+                    t.append([{"key": "k", "value": "v"}], partition=self.dice.choice((0, 0, 1, 2)))
+                self.open[n] = t if t.is_open else None
+            except CommitConflictError:
+                self.refused += 1
+            except TransactionTimeoutError:
+                t.abort()
+                self.open[n] = None
+            self.clock.advance(self.dice.randrange(3_000))
+
+    def waited_ms(self):
+        """For how long the readers of some partition have waited."""
+        hidden = self.log.read(start=self.log.stable_offsets(), isolation="read_uncommitted")
+        times = [row["timestamp"].timestamp() for batch in hidden for row in batch.to_pylist()]
+        return self.clock.now_ms() - 1_000 * min(times, default=self.clock.now_ms() / 1_000)
+
+
+def test_no_reader_waits_without_bound_for_transactions_that_overlap():
+    """S51: for one timeout until no other one begins, and one until those that are open have ended,
+    in each partition that they meet others in.
+    """
+    crowd = Crowd(7)
+    waited_ms = []
+    for _ in range(60):
+        crowd.step()
+        waited_ms.append(crowd.waited_ms())
+    assert LONGEST_MS < max(waited_ms) <= (1 + PARTITIONS) * LONGEST_MS
+    assert crowd.refused
+    discard(crowd.store)
 
 
 @pytest.mark.nightly

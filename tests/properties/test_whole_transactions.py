@@ -199,7 +199,7 @@ class Crowd:
             except TransactionTimeoutError:
                 t.abort()
                 self.open[n] = None
-            self.clock.advance(self.dice.randrange(3_000))
+            self.clock.advance(self.dice.randrange(4_500))
 
     def waited_ms(self):
         """For how long the readers of some partition have waited."""
@@ -209,15 +209,15 @@ class Crowd:
 
 
 def test_no_reader_waits_without_bound_for_transactions_that_overlap():
-    """S51: for one timeout until no other one begins, and one until those that are open have ended,
-    in each partition that they meet others in.
+    """S51: for one timeout until no other one begins, and one until those that are open have ended
+    (and one for each partition in which they meet others meanwhile, here none).
     """
-    crowd = Crowd(7)
+    crowd = Crowd(9)
     waited_ms = []
-    for _ in range(60):
+    for _ in range(40):
         crowd.step()
         waited_ms.append(crowd.waited_ms())
-    assert LONGEST_MS < max(waited_ms) <= (1 + PARTITIONS) * LONGEST_MS
+    assert LONGEST_MS < max(waited_ms) <= 2 * LONGEST_MS
     assert crowd.refused
     discard(crowd.store)
 

@@ -44,7 +44,6 @@ from clog.storage.errors import (
     ClogError,
     CorruptionError,
     InvalidInputError,
-    NotFoundError,
     OffsetOutOfRangeError,
     StoreUnavailableError,
     UnsupportedFormatError,
@@ -56,7 +55,13 @@ from clog.storage.format.documents import NONE, READERS, reader_name_of, reader_
 from clog.storage.format.log_info import FEATURES, READER_HOLDS, FeatureNames, lists_of
 from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import Mask, Offsets
-from clog.storage.read.following import POLL_MS, Followed, Following, reading_of
+from clog.storage.read.following import (
+    POLL_MS,
+    Followed,
+    Following,
+    check_deletes,
+    reading_of,
+)
 from clog.storage.read.scan import by_partition, check_start, missed_deletes
 from clog.storage.store.contract import Store
 
@@ -607,7 +612,7 @@ class NamedReader(Shared):
 
         Raises:
             OffsetOutOfRangeError: retention or `Log.delete_records` overtook the reader.
-            NotFoundError: tombstones beyond the position have been removed.
+            NotFoundError: tombstones that it had not read have been removed.
         """
         source = self.followed(start, columns, commit=commit, missed_deletes=missed_deletes)
         return Following([source], lambda _, batch: batch, poll_ms=poll_ms, stop_on=stop_on)
@@ -619,14 +624,20 @@ class NamedReader(Shared):
         if start not in ("earliest", "latest"):
             raise InvalidInputError(f"start={start!r} is not earliest or latest")
         at = self.next_offsets(missed_deletes=missed_deletes)
-        head = self.handle.tip.head
+        version, head = self.handle.tip.version, self.handle.tip.head
         if not self.position:
             if start == "latest":
                 at = {p: head.stable_offset(p) for p in at}
+            else:
+                version = NONE  # It has nothing that a delete could be missing from.
             if commit:
                 self.commit(at)
         read = reading_of(head.log.schema, columns)
-        return Followed(self.handle, at, read, self if commit else None)
+        return Followed(
+            *(self.handle, at, read, self if commit else None),
+            version=version,
+            who=None if missed_deletes else f"reader {self._name}",
+        )
 
     def commit(self, position: Mapping[int, int]) -> bool:
         """Notes the next offsets to read, and returns whether it wrote them to the log, which it
@@ -759,15 +770,9 @@ class NamedReader(Shared):
                 )
 
     def _check_missed(self, known: ReaderDocument) -> None:
-        removed = self.handle.manifest().tombstones_removed
-        missed = missed_deletes(removed, known.offsets, known.version)
-        if missed:
-            raise NotFoundError(
-                f"tombstones up to offset {max(missed.values())} of partitions {sorted(missed)} of"
-                f" {self.handle.store.url} were removed before reader {self._name}, at version"
-                f" {known.version}, reached them, so it has missed deletes; rebuild what it wrote"
-                " from the log's start, or continue with missed_deletes=True"
-            )
+        manifest, url = self.handle.manifest(), self.handle.store.url
+        who = f"reader {self._name}"
+        check_deletes(manifest, known.offsets, known.version, who=who, url=url)
 
 
 def follow(

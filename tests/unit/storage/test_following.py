@@ -8,7 +8,10 @@ import threading
 import pyarrow as pa
 import pytest
 
-from clog.storage import InvalidInputError, Log, OffsetOutOfRangeError, follow
+from clog.cleaner import Cleaner
+from clog.storage import InvalidInputError, Log, NotFoundError, OffsetOutOfRangeError, follow
+
+HOUR = 3_600_000
 
 
 def keys(batches):
@@ -192,3 +195,53 @@ def test_batches_are_arrow(log):
     (first, _) = log.reader("billing").follow(poll_ms=None)
     assert isinstance(first, pa.RecordBatch)
     assert first.schema == log.read().schema
+
+
+@pytest.fixture
+def overtaken(make_log, clock):
+    """Goes on with a log: deletes a key, and lets the cleaner remove what nobody has read."""
+
+    def overtake(log):
+        log.append([{"key": "a", "value": None}], partition=0)
+        for _ in range(4):
+            log.append(rows("z"), partition=0)
+            log.roll()
+            clock.advance(3 * HOUR)
+            Cleaner(log, clock=clock).run_once(force=True)
+        log.append(rows("end"), partition=0)
+
+    config = {"delete.retention.ms": HOUR, "file.delete.delay.ms": HOUR}
+    return make_log(partitions=2, config=config), overtake
+
+
+@pytest.mark.parametrize("at", ["b", "c"])
+def test_a_reader_that_pauses_in_its_loop_is_told_of_the_deletes_that_it_missed(overtaken, at):
+    """S41: whether its plan is done, or half done and expired; one that accepts it goes on."""
+    log, overtake = overtaken
+    log.append(rows("a", "b", "c"), partition=[0, 0, 1])
+
+    def read(**how):
+        got = []
+        for batch in log.reader("billing").follow(poll_ms=None, **how):
+            got += keys([batch])
+            if at in keys([batch]):
+                overtake(log)
+        return got
+
+    with pytest.raises(NotFoundError, match="removed before reader billing, at version 1, reached"):
+        read()
+    log.forget_reader("billing")
+    assert "end" in read(missed_deletes=True)
+
+
+def test_a_version_that_expires_is_not_the_end(overtaken):
+    """``poll_ms=None`` stops at the end: what is left is planned anew."""
+    log, overtake = overtaken
+    log.append(rows("a", "b"), partition=[0, 1])
+    log.append(rows("c", "d"), partition=[0, 1])
+    got = []
+    for batch in log.reader("billing").follow(poll_ms=None, missed_deletes=True):
+        if not got:
+            overtake(log)
+        got += keys([batch])
+    assert {"b", "d", "end"} <= {*got}

@@ -6,7 +6,9 @@ gap that the last records left. A request for the next batch means that the prev
 and only then is the position noted: a batch that was in work when the process died, or when the
 loop was left, comes again: none is missed (S2). If the store fails, reads are retried at growing
 intervals; a version that expired while it was read is planned anew from the last batch on: the
-records that the cleaner removed since then have later ones.
+records that the cleaner removed since then have later ones. A tombstone may have been among them,
+or among those of a log that was not looked at for long: each plan checks that none was removed
+since the one before it (S41).
 """
 
 import logging
@@ -19,12 +21,17 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage.commit.handle import Handle
-from clog.storage.errors import InvalidInputError, StoreUnavailableError, VersionExpiredError
+from clog.storage.errors import (
+    InvalidInputError,
+    NotFoundError,
+    StoreUnavailableError,
+    VersionExpiredError,
+)
 from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import to_numpy
-from clog.storage.read.scan import check_start, columns_asked, read_records
+from clog.storage.read.scan import check_start, columns_asked, missed_deletes, read_records
 
 POLL_MS: Final = 1000
 REST_MS_MAX: Final = 30_000
@@ -38,10 +45,6 @@ _Read: TypeAlias = Callable[[Handle, Manifest, Mapping[int, tuple[int, int]]], B
 
 class Progress(Protocol):
     """A named reader, which records how far a source was read."""
-
-    def commit(self, position: Mapping[int, int]) -> bool:
-        """Notes the next offsets to read."""
-        ...
 
     def commit_at(self, position: Mapping[int, int], version: int, commit_id: str) -> bool:
         """Notes the next offsets after a read at a version."""
@@ -63,8 +66,30 @@ def reading_of(schema: LogSchema | None, columns: Sequence[str] | None) -> _Read
     return read
 
 
+def check_deletes(
+    manifest: Manifest, offsets: Mapping[int, int], version: int, *, who: str, url: str
+) -> None:
+    """Raises if a reader that reached these offsets at a version may have missed deletes since."""
+    missed = missed_deletes(manifest.tombstones_removed, offsets, version)
+    if missed:
+        raise NotFoundError(
+            f"tombstones up to offset {max(missed.values())} of partitions {sorted(missed)} of"
+            f" {url} were removed before {who}, at version {version}, reached them, so it has"
+            " missed deletes; rebuild what it wrote from the log's start, or continue with"
+            " missed_deletes=True"
+        )
+
+
 class Followed:
-    """One log, followed by one thread from given offsets; ``reader`` notes what is done."""
+    """One log, followed by one thread from given offsets; ``reader`` notes what is done.
+
+    ``version`` is that at which the offsets were reached, or NONE for a start from scratch; ``who``
+    is told that it missed deletes since, or None if it accepts that.
+
+    Attributes:
+        is_behind: whether nothing came although there is more: the store failed, or the version
+            that was read has expired.
+    """
 
     def __init__(
         self,
@@ -72,8 +97,14 @@ class Followed:
         offsets: Mapping[int, int],
         read: _Read,
         reader: Progress | None = None,
+        *,
+        version: int = NONE,
+        who: str | None = "this reader",
     ) -> None:
         self.clock = handle.clock
+        self.is_behind = False
+        self._who = who
+        self._read_at = version, ""
         self._handle = handle
         self._at, self._reported = dict(offsets), dict(offsets)
         self._read = read
@@ -88,6 +119,7 @@ class Followed:
         self.done()
         if self.clock.monotonic_ms() < self._next_ms:
             return None
+        self.is_behind = True
         try:
             batch = self._found()
             if batch is None and self._plan():
@@ -101,7 +133,7 @@ class Followed:
             self._reading, self._ends = iter(()), {}
             _LOGGER.warning("asked again in %s ms: %s", self._rest_ms, e)
             return None
-        self._rest_ms = 0
+        self._rest_ms, self.is_behind = 0, False
         return batch
 
     def done(self) -> None:
@@ -110,15 +142,14 @@ class Followed:
             self._at |= self._given
             self._reported |= self._given
             if self._reader is not None:
-                self._reader.commit(self._given)
+                self._reader.commit_at(self._given, *self._read_at)
             self._given = {}
 
     def report(self) -> None:
-        """Notes the position at the current version, so that a waiting reader is not forgotten."""
+        """Notes the position again, so that a waiting reader is not forgotten."""
         self._reported = dict(self._at)
-        if self._reader is not None:
-            tip = self._handle.tip
-            self._reader.commit_at(self._at, tip.version, tip.record.commit_id)
+        if self._reader is not None and self._read_at[1]:
+            self._reader.commit_at(self._at, *self._read_at)
 
     def end(self) -> None:
         """Reports the position."""
@@ -136,14 +167,19 @@ class Followed:
 
     def _plan(self) -> bool:
         """Plans the next read; returns whether there is more."""
-        head = self._handle.refresh().head
+        tip = self._handle.refresh()
+        head = tip.head
         for p, offset in self._at.items():
             check_start(head, p, offset, url=self._handle.store.url)
         self._ends = {p: head.stable_offset(p) for p, at in self._at.items()}
         ranges = {p: (self._at[p], end) for p, end in self._ends.items() if self._at[p] < end}
         if ranges:
-            self._reading = self._read(self._handle, self._handle.manifest(), ranges)
-        elif self._at != self._reported:
+            manifest, url = self._handle.manifest(), self._handle.store.url
+            if self._who is not None and self._read_at[0] != NONE:
+                check_deletes(manifest, self._at, self._read_at[0], who=self._who, url=url)
+            self._reading = self._read(self._handle, manifest, ranges)
+        self._read_at = tip.version, tip.record.commit_id
+        if not ranges and self._at != self._reported:
             self.report()
         return bool(ranges)
 
@@ -217,11 +253,11 @@ class Following(Generic[_T]):
                     if self._is_stopped():
                         break
                 if is_idle:
-                    if self._poll_ms is None:
+                    if self._poll_ms is None and not any(s.is_behind for s in self._sources):
                         return
                     for source in self._sources:
                         source.report()
-                    self._wait(self._poll_ms)
+                    self._wait(self._poll_ms or POLL_MS)
             for source in self._sources:
                 source.done()
         finally:

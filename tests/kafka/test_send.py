@@ -289,6 +289,24 @@ def test_what_was_removed_before_it_was_sent_is_a_stop(kafka, log, url):
     assert send(url, kafka.url(topic), once=True, skip_purged=True).records == 5
 
 
+def test_deletes_that_a_sender_misses_while_it_runs_are_a_stop(kafka, url):
+    """S41: as those that it missed while it was stopped."""
+    log = Log.create(url, 1, {"delete.retention.ms": 0, "min.cleanable.dirty.ratio": 0})
+    topic = kafka.topic(retention_ms=-1)
+    log.append([{"key": "a", "value": "1"}])
+
+    def overtaken(_):
+        if log.end_offsets() == {0: 1}:
+            log.append([{"key": "a", "value": None}])
+            log.append([{"key": "b", "value": "1"}])
+            log.roll()
+            for _ in range(3):
+                Cleaner([log]).run_once(force=True)
+
+    with pytest.raises(NotFoundError, match=r"missed deletes.*--skip-purged"):
+        send(url, kafka.url(topic), on_progress=overtaken)
+
+
 def test_missed_deletes_are_a_stop(kafka, url):
     """S41: a tombstone that the cleaner removed before it was sent."""
     log = Log.create(url, 1, {"delete.retention.ms": 0, "min.cleanable.dirty.ratio": 0})

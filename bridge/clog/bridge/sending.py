@@ -190,6 +190,7 @@ class _Sender:
         self._bound: dict[int, int] = {}
         self._bound_ms = clock.monotonic_ms()
         self._renewed_ms: int | None = None
+        self._skip_purged = False
 
     def close(self) -> None:
         """Closes the clients; an open transaction is dropped."""
@@ -234,6 +235,7 @@ class _Sender:
 
     def check_start(self, *, skip_purged: bool) -> None:
         """Raises if the log has removed what was still to be sent, or skips it if so wanted."""
+        self._skip_purged = skip_purged
         starts = self._log.start_offsets()
         ends = self._ends_now(max(at.offset for at in self._at.values()))
         now = {p: Position(at.offset, self._log.handle.planned[0]) for p, at in self._at.items()}
@@ -260,7 +262,12 @@ class _Sender:
                     end=self._log.end_offsets()[p],
                 )
             now[p] = Position(max(at, start), now[p].version)
-        if not skip_purged:
+        self._check_missed(now)
+        self._at = now
+
+    def _check_missed(self, now: Mapping[int, Position]) -> None:
+        """Raises if tombstones that were still to be sent are gone by these versions (S41)."""
+        if not self._skip_purged:
             check_missed(
                 *(self._log, {p: at for p, at in self._at.items() if at.offset}, now),
                 remedy=(
@@ -268,7 +275,6 @@ class _Sender:
                     " --skip-purged (skip_purged=True)"
                 ),
             )
-        self._at = now
 
     def run(
         self,
@@ -298,31 +304,34 @@ class _Sender:
         """Returns whether the last transaction is so old that Kafka could forget the offsets."""
         return self._renewed_ms is None or self._renewed_ms + RENEW_MS <= self._clock.monotonic_ms()
 
-    def _batches(self) -> Iterator[tuple[pa.Table, dict[int, int]]]:
-        """Yields records of all partitions up to the current ends, and the offsets after them."""
+    def _batches(self) -> Iterator[tuple[pa.Table, dict[int, Position]]]:
+        """Yields records of all partitions up to the current ends, and the positions after them."""
         held: list[pa.RecordBatch] = []
-        after: dict[int, int] = {}
+        after: dict[int, Position] = {}
         for p, end in self._ends.items():
             start = self._at[p].offset
             if start >= end:
                 continue
-            for batch in self._log.read(partition=p, start=start, end=end):
+            batches = self._log.read(partition=p, start=start, end=end)
+            # Each partition has its own: sending those before it may have taken days.
+            version = self._log.handle.planned[0]
+            self._check_missed({p: Position(start, version)})
+            for batch in batches:
                 for at in range(0, batch.num_rows, RECORDS_MAX):
                     part = batch.slice(at, RECORDS_MAX)
                     held.append(part)
-                    after[p] = part.column("offset")[-1].as_py() + 1
+                    after[p] = Position(part.column("offset")[-1].as_py() + 1, version)
                     rows = sum(one.num_rows for one in held)
                     if rows >= RECORDS_MAX or sum(one.nbytes for one in held) >= BYTES_MAX:
                         yield pa.Table.from_batches(held), after
                         held, after = [], {}
-            after[p] = end  # The offsets after the last record have none.
+            after[p] = Position(end, version)  # The offsets after the last record have none.
         if after:
             yield pa.Table.from_batches(held) if held else pa.table({}), after
 
-    def _transaction(self, records: pa.Table, after: Mapping[int, int]) -> None:
+    def _transaction(self, records: pa.Table, after: Mapping[int, Position]) -> None:
         """Sends records, and in the same transaction the new positions (J3)."""
-        version = self._log.handle.planned[0]
-        at = self._at | {p: Position(offset, version) for p, offset in after.items()}
+        at = {**self._at, **after}
         marks = [
             self._cluster.place(self._topic.topic, p, one.offset, f"{self._log.id};{one.version}")
             for p, one in at.items()

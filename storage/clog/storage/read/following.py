@@ -84,7 +84,7 @@ class Followed:
     """One log, followed by one thread from given offsets; ``reader`` notes what is done.
 
     ``version`` is that at which the offsets were reached, or NONE for a start from scratch; ``who``
-    is told that it missed deletes since, or None if it accepts that.
+    gets the error that it missed deletes since; None accepts that.
 
     Attributes:
         is_behind: whether nothing came although there is more: the store failed, or the version

@@ -51,6 +51,25 @@ def test_a_value_is_the_newest_whatever_the_table_was_like(shop, before, after):
     shop.check()
 
 
+def test_a_table_that_is_rewritten_before_it_is_read_is_read_again(shop, monkeypatch):
+    """H-C9, H-C17: to a snapshot from before it is empty; the catalogue may be as before, and the
+    stream has no row.
+    """
+    from clog.bridge.postgres import capturing
+
+    shop.sql("create access method other type table handler heap_tableam_handler", *TABLE)
+    load, changes = capturing.load, ["other", "heap"]
+
+    def late(*given):
+        while changes:
+            shop.sql(f"alter table t set access method {changes.pop(0)}")
+        load(*given)
+
+    monkeypatch.setattr(capturing, "load", late)
+    shop.capture()
+    shop.check()
+
+
 @pytest.mark.parametrize(
     ("made", "change"),
     [

@@ -631,6 +631,9 @@ class _Run:
         )
         with self.source.connected() as ask:
             self._check_stamps(ask, [oid])
+            file = one.table.file
+            if file and not self._loaded[oid] and catalogue.file_of(ask, oid) != file:
+                raise ChangedError(f"{one.table.what} was rewritten: older snapshots find it empty")
         if is_again:
             one.delete_others(known, time_us)
         one.commit(lsn)

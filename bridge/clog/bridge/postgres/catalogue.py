@@ -656,6 +656,12 @@ def stamps(ask: Queries, names: Sequence[str], tables: Collection[int]) -> dict[
     return dict(ask.rows(query, {"names": list(names), "oids": list(tables)}))
 
 
+def file_of(ask: Queries, oid: int) -> int:
+    """Returns the file of a table's rows, as `SourceTable` has it. One query."""
+    ((file,),) = ask.rows("select relfilenode::bigint from pg_class where oid = %s", [oid])
+    return int(file)
+
+
 def published(
     ask: Queries, source: Source, name: str, tables: Sequence[SourceTable]
 ) -> tuple[Publications, list[SourceTable]]:

@@ -62,6 +62,13 @@ begin
   return true;
 exception when object_not_in_prerequisite_state then
   return false;  -- The table is published, and has no replica identity.
+end $$;
+create function publishes(publication text, what text) returns boolean language plpgsql as $$
+begin
+  execute format('alter publication %s add table %s', publication, what);
+  return true;
+exception when duplicate_object then
+  return false;  -- The capture has done so already.
 end $$
 """
 WHATS = ("nothing", "all", "truncate")
@@ -96,8 +103,9 @@ def swapped(one, other):
 
 def published(fields, how, **more):
     """A pair that publishes a table otherwise for a time; None: not at all."""
-    out, into = "alter publication {p} drop table {t}", "alter publication {p} add table {t}"
-    there, back = (out, into) if how is None else (f"{out}; {into} {how}", f"{out}; {into}")
+    out, into = "alter publication {p} drop table {t}", "select publishes('{p}', '{t}')"
+    other = f"select publishes('{{p}}', '{{t}} {how}')"
+    there, back = (out, into) if how is None else (f"{out}; {other}", f"{out}; {into}")
     return Pair(fields, there, back, **more)
 
 

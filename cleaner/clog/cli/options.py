@@ -487,8 +487,11 @@ def left_in_time(
 @contextmanager
 def until_stopped() -> "Iterator[Callable[[], bool]]":
     """Yields a function that says whether SIGINT or SIGTERM came; a second one acts immediately,
-    and the command ends `LEAVE_S` after the first one, whatever it waits for.
+    and the command ends `LEAVE_S` after the first one, whatever it waits for. That a source did not
+    answer until then is no failure: nobody waits for it any more.
     """
+    from clog.storage import SourceUnavailableError
+
     came: list[int] = []
 
     def note(number: int, _: object) -> None:
@@ -500,6 +503,10 @@ def until_stopped() -> "Iterator[Callable[[], bool]]":
     try:
         with left_in_time():
             yield lambda: bool(came)
+    except SourceUnavailableError:
+        if not came:
+            raise
+        raise click.exceptions.Exit(signalled()) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -120,6 +120,26 @@ def test_a_page_beside_a_silent_store(tmp_path, silent, monkeypatch):
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("direction", ["capture", "mirror", "send"])
+def test_a_source_that_does_not_answer_until_the_end_is_no_failure(tmp_path, direction):
+    """The exit code is the signal's, however the wait ends."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host = f"127.0.0.1:{server.getsockname()[1]}"
+        log = Log.create(tmp_path / "log")
+        ends = {
+            "capture": (f"postgres://clog@{host}/shop?connect_timeout=2", tmp_path / "shop"),
+            "mirror": (f"kafka://{host}/orders", tmp_path / "orders"),
+            "send": (log.url, f"kafka://{host}/orders"),
+        }
+        command = started(direction.replace("send", "mirror"), *ends[direction])
+        connection, _ = server.accept()
+        with connection:
+            command.send_signal(signal.SIGTERM)
+            _, err = command.communicate()
+    assert (command.returncode, err) == (143, "")
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("direction", ["capture", "mirror", "send"])
 def test_what_follows_ends_beside_a_silent_server(tmp_path, number, direction, monkeypatch):

@@ -370,11 +370,11 @@ class ShownLogs:
                 )
 
     def _masks_of(self, log: "Log") -> Sequence[MaskPath]:
-        """Returns the masks, after a check that none has ceased to match since it did."""
+        """Returns the masks, after a check that none has ceased to match since it did, in this log
+        or in one that was there before.
+        """
         dead = self._unmatched(log)
-        before = self._matched.setdefault(log.id, set())
-        before.update(mask for mask in self._masks if mask not in dead)
-        if gone := [".".join(mask) for mask in dead if mask in before]:
+        if gone := [".".join(mask) for mask in dead if mask in self._matched[log.url]]:
             raise InvalidInputError(
                 f"records are not shown: {', '.join(gone)}, which --mask hides, is no longer in the"
                 " schema; see how it is called now, and start the page with a mask for that"
@@ -382,7 +382,11 @@ class ShownLogs:
         return self._masks
 
     def _unmatched(self, log: "Log") -> list[MaskPath]:
-        return [mask for mask in self._masks if cannot_match(mask, typed_schema(log))]
+        """Returns the masks that match nothing in a log, and notes those that do."""
+        dead = [mask for mask in self._masks if cannot_match(mask, typed_schema(log))]
+        noted = self._matched.setdefault(log.url, set())
+        noted.update(mask for mask in self._masks if mask not in dead)
+        return dead
 
     def log(self, number: int) -> "Log":
         """Returns a log; raises instead of waiting if its store has been silent for long."""
@@ -432,7 +436,9 @@ class ShownLogs:
             self._find(url)
             return {}
         try:
-            found = describe(self._open(url).handle)
+            log = self._open(url)
+            self._unmatched(log)
+            found = describe(log.handle)
         except ClogError as e:
             self._opened.pop(url, None)  # Another log may be there by now.
             further = "; --discover shows all logs in a folder" * isinstance(e, NotFoundError)

@@ -4,6 +4,7 @@ sentence that says what is what since when, and what to do. Without Spark.
 
 import json
 import pickle
+import shutil
 
 import pyarrow as pa
 import pytest
@@ -156,6 +157,24 @@ def test_a_schema_of_the_users_own_that_never_fitted_is_no_evolution(tmp_path):
         rows(source, text)
 
 
+@pytest.mark.parametrize("kind", [pa.float64(), pa.string()])
+def test_a_log_of_other_types_in_place_of_the_one_that_was_loaded(kind, tmp_path):
+    """Nobody gave a schema: the message also says that the log may be another one."""
+    evolution = EVOLUTIONS[0]
+    query = Query(evolution.create(str(tmp_path / "log")).url)
+    query.run()
+    shutil.rmtree(tmp_path / "log")
+    Log.create(
+        str(tmp_path / "log"),
+        1,
+        schema={"key": pa.int32(), "value": pa.struct([("x", kind)])},
+    )
+    query.start(query.at)
+    told = "value.x has type float in the given schema, .* another log, .* was loaded, load it again"
+    with pytest.raises(InvalidInputError, match=told):
+        query.planned()
+
+
 DOUBLES = StructType(
     [
         StructField("key", LongType()),
@@ -184,3 +203,24 @@ def test_doubles_for_a_log_of_floats_are_rounded_only_while_it_has_floats(tmp_pa
     late = sink.streamWriter(DOUBLES, overwrite=False)
     late.commit([written(late)], 0)
     assert [row["value"]["x"] for b in log.read() for row in b.to_pylist()] == [0.5, 0.1]
+
+
+def test_a_batch_that_runs_again_is_the_same_though_its_log_was_widened(tmp_path):
+    """S78: its first rows were rounded for floats; other rows are refused as ever."""
+    evolution = next(e for e in EVOLUTIONS if e.name == "rounded")
+    log = evolution.create(str(tmp_path / "log"))
+    sink = ClogDataSource({"path": log.url})
+
+    def commit(x):
+        writer = sink.streamWriter(DOUBLES, overwrite=False)
+        row = pa.RecordBatch.from_pylist([evolution.record(2, x)])
+        writer.commit([write_task(writer.plan, iter([row]), TaskIds("query", 0))], 0)
+
+    commit(0.1)
+    Log.open(log.url).evolve(**evolution.change, add={"value.y": pa.string()})
+    commit(0.1)
+    with pytest.raises(InvalidInputError, match="with other rows: 1 in version 2, 1 now"):
+        commit(0.2)
+    read = [row["value"]["x"] for batch in log.read() for row in batch.to_pylist()]
+    assert read == [0.5, pytest.approx(0.1)]
+    assert read != [0.5, 0.1]

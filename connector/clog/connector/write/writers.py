@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from clog.connector.write.write_task import WritePlan
     from clog.storage.append import AppendResult
     from clog.storage.commit.proposals import Writer
+    from clog.storage.format.log_info import LogSchema, SchemaField
+    from clog.storage.format.manifest import Manifest
     from clog.storage.log import Log
     from clog.storage.objects.writer import DataObject
     from clog.storage.transactions.deferred import TransactionResult
@@ -163,13 +165,33 @@ def _difference(
     except NotFoundError as e:
         return f"perhaps with other rows: {e}"
     try:
-        before = _summed(_rows_at(log, version, offsets))
+        there = log.handle.manifest_at(version)
+        columns = _rounded_as(log.handle.tip.head.log.schema, there.head.log.schema)
+        before = _summed(_rows_at(log, there, offsets), columns)
     except (NotFoundError, FileNotFoundError):
         return f"perhaps with other rows: {_expired(version)}"
-    now = _summed(_rows_of(log, objects))
+    now = _summed(_rows_of(log, objects), columns)
     if before == now:
         return None
     return f"with other rows: {before.count} in version {version}, {now.count} now"
+
+
+def _rounded_as(newest: "LogSchema | None", then: "LogSchema | None") -> "pa.Schema":
+    """Returns the columns in which rows are compared: the newest, but with floats for those doubles
+    that were floats then, since the first rows were rounded for them.
+    """
+    from clog.storage.types.columns import arrow_schema
+
+    kinds = {} if then is None else {field.id: field.kind for _, field in then.walk()}
+
+    def as_then(field: "SchemaField") -> "SchemaField":
+        was_float = (kinds.get(field.id), field.kind) == ("float32", "float64")
+        kind = "float32" if was_float else field.kind
+        return replace(field, kind=kind, fields=tuple(map(as_then, field.fields)))
+
+    if newest is None:
+        return arrow_schema(None)
+    return arrow_schema(replace(newest, key=as_then(newest.key), value=as_then(newest.value)))
 
 
 def _place_of(first: "AppendResult") -> _Place:
@@ -183,12 +205,11 @@ def _expired(version: int) -> str:
 
 
 def _rows_at(
-    log: "Log", version: int, offsets: Mapping[int, tuple[int, int]]
+    log: "Log", manifest: "Manifest", offsets: Mapping[int, tuple[int, int]]
 ) -> Iterable["pa.RecordBatch"]:
     """Returns an append's rows, at its version, where none of them has been cleaned."""
     from clog.storage.read.scan import Isolation, plan_range, read_pieces
 
-    manifest = log.handle.manifest_at(version)
     ranges = offsets.items()
     newest = log.handle.tip.head.log.schema  # The rows to compare are written under this one.
     pieces = [
@@ -208,14 +229,16 @@ def _rows_of(log: "Log", objects: Iterable["DataObject"]) -> Iterable["pa.Record
         yield from read_rows(store, obj.ref, 0, obj.ref.rows, columns=_COMPARED, schema=schema)
 
 
-def _summed(batches: Iterable["pa.RecordBatch"]) -> _Rows:
+def _summed(batches: Iterable["pa.RecordBatch"], rounded: "pa.Schema") -> _Rows:
     import xxhash
 
     count = total = 0
     for batch in batches:
         count += batch.num_rows
-        columns = (batch.column(name).to_pylist() for name in _COMPARED)
-        for row in zip(*columns, strict=True):
+        columns = {name: batch.column(name) for name in _COMPARED}
+        columns |= {f.name: columns[f.name].cast(f.type, safe=False) for f in rounded}
+        values = (columns[name].to_pylist() for name in _COMPARED)
+        for row in zip(*values, strict=True):
             total += xxhash.xxh3_128_intdigest(repr(row).encode())
     return _Rows(count, total % (1 << 128))
 

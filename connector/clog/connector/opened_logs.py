@@ -95,7 +95,10 @@ def table_shown(handle: "Handle", schema: "StructType", *, is_table: bool) -> Ta
         misfit = e.misfit
         since = _since(handle, schema, misfit, is_table=is_table)
     if since is None:
-        raise InvalidInputError(str(misfit))
+        raise InvalidInputError(
+            f"{misfit}; or, if another log, or an older copy of it, is at {handle.store.url} since"
+            " the source was loaded, load it again"
+        )
     raise InvalidInputError(
         f"column {misfit.path} of {handle.store.url} {misfit.stored} since version {since}, but"
         f" {misfit.given} in this read, which was loaded before; load the source again: a stream's"

@@ -261,7 +261,7 @@ def test_403_is_refused_with_the_remedy(server, store):
     [
         (403, "RequestTimeTooSkewed", "clocks of this machine and of the store differ too much"),
         (507, "XMinioStorageFull", "free space in it, or raise its quota"),
-        (400, "EntityTooLarge", "lower segment.bytes or the size of an append"),
+        (400, "EntityTooLarge", "lower object.bytes"),
     ],
 )
 def test_what_no_repetition_mends_is_refused_with_its_remedy(server, store, status, code, remedy):

@@ -144,7 +144,7 @@ _REMEDIES: dict[Failure | None, Callable[[str, Mapping[str, object] | None], str
     "full": lambda _, options: _room(options),
     "too large": lambda *_: (
         "one file may not be that large here (ulimit -f, a quota or a limit of the store): raise"
-        " the limit, or lower segment.bytes or the size of an append"
+        " the limit, or lower object.bytes"
     ),
 }
 """What to do about errors that repeating the call does not change, by meaning."""

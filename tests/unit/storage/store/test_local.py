@@ -68,7 +68,7 @@ def test_a_file_larger_than_the_limit_of_the_process_is_refused(store, monkeypat
     """Trying again would not help; the message names the limit (RLIMIT_FSIZE), nothing is left."""
     monkeypatch.setattr(os, "write", fails_with(errno.EFBIG))
     for write in (store.put, store.create):
-        with pytest.raises(StoreRefusedError, match=r"ulimit -f.*lower segment\.bytes") as raised:
+        with pytest.raises(StoreRefusedError, match=r"ulimit -f.*lower object\.bytes") as raised:
             write("object", b"1")
         assert raised.value.certain
     assert list(store.list_temporary("")) == []

@@ -616,7 +616,8 @@ def test_a_mask_that_ceases_to_match_shows_nothing(tmp_path):
     url = str(tmp_path / "log")
 
     def created(name):
-        log = Log.create(url, 1, schema={"key": pa.string(), "value": pa.struct({name: pa.string()})})
+        schema = {"key": pa.string(), "value": pa.struct({name: pa.string()})}
+        log = Log.create(url, 1, schema=schema)
         log.append([{"key": "k", "value": {name: "a@b"}}])
 
     created("mail")
@@ -627,7 +628,7 @@ def test_a_mask_that_ceases_to_match_shows_nothing(tmp_path):
     created("address")
     for shown in pages:
         assert shown.details(0)["unmatched_masks"] == ["value.mail"]
-        with pytest.raises(InvalidInputError, match=r"value\.mail, which --mask hides, is no longer"):
+        with pytest.raises(InvalidInputError, match=r"value\.mail, which .* is no longer"):
             shown.records(0, None, "earliest", 9)
 
 

@@ -164,13 +164,10 @@ def test_a_log_of_other_types_in_place_of_the_one_that_was_loaded(kind, tmp_path
     query = Query(evolution.create(str(tmp_path / "log")).url)
     query.run()
     shutil.rmtree(tmp_path / "log")
-    Log.create(
-        str(tmp_path / "log"),
-        1,
-        schema={"key": pa.int32(), "value": pa.struct([("x", kind)])},
-    )
+    schema = {"key": pa.int32(), "value": pa.struct([("x", kind)])}
+    Log.create(str(tmp_path / "log"), 1, schema=schema)
     query.start(query.at)
-    told = "value.x has type float in the given schema, .* another log, .* was loaded, load it again"
+    told = "value.x has type float in the given schema, .* another log, .*, load it again"
     with pytest.raises(InvalidInputError, match=told):
         query.planned()
 

@@ -370,9 +370,7 @@ class ShownLogs:
                 )
 
     def _masks_of(self, log: "Log") -> Sequence[MaskPath]:
-        """Returns the masks, after a check that none has ceased to match since it did, in this log
-        or in one that was there before.
-        """
+        """Returns the masks, after a check that none has ceased to match since it did."""
         dead = self._unmatched(log)
         if gone := [".".join(mask) for mask in dead if mask in self._matched[log.url]]:
             raise InvalidInputError(
@@ -383,6 +381,7 @@ class ShownLogs:
 
     def _unmatched(self, log: "Log") -> list[MaskPath]:
         """Returns the masks that match nothing in a log, and notes those that do."""
+        # By URL: another log may be there, in which what a mask hid is called otherwise.
         dead = [mask for mask in self._masks if cannot_match(mask, typed_schema(log))]
         noted = self._matched.setdefault(log.url, set())
         noted.update(mask for mask in self._masks if mask not in dead)

@@ -177,11 +177,10 @@ def _difference(
 
 
 def _rounded_as(newest: "LogSchema | None", then: "LogSchema | None") -> "pa.Schema":
-    """Returns the columns in which rows are compared: the newest, but with floats for those doubles
-    that were floats then, since the first rows were rounded for them.
-    """
+    """Returns the newest columns, with floats for doubles that were floats then."""
     from clog.storage.types.columns import arrow_schema
 
+    # The first rows were rounded for these.
     kinds = {} if then is None else {field.id: field.kind for _, field in then.walk()}
 
     def as_then(field: "SchemaField") -> "SchemaField":

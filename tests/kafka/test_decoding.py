@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.kafka.test_command import run
+from tests.kafka.topics import JSON
 from tests.unit.bridge.test_decoding import change, envelope, key
 from tests.unit.bridge.test_registry import ROW, VALUE, Registered, avro, server
 from tests.unit.cli.conftest import Cli
@@ -23,8 +24,6 @@ from clog.storage import InvalidInputError, Log, SourceError, SourceUndecodableE
 pytestmark = pytest.mark.nightly
 
 __all__ = ["server"]
-SCHEMA = {"key": pa.string(), "value": pa.struct([("n", pa.int64())])}
-JSON = Decoding(values="json", keys="string", schema=SCHEMA)
 
 
 def typed_rows(url, partition=0):

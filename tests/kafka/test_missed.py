@@ -3,10 +3,10 @@
 import subprocess
 import sys
 
-import pyarrow as pa
 import pytest
+from tests.kafka.topics import COMPACTED, JSON
 
-from clog.bridge import Decoding, mirror, verify
+from clog.bridge import mirror, verify
 from clog.bridge.topic import Cluster
 from clog.storage import Log, SystemClock
 from clog.storage.errors import SourcePurgedError
@@ -14,14 +14,6 @@ from clog.storage.errors import SourcePurgedError
 pytestmark = pytest.mark.nightly
 
 DAY_MS = 86_400_000
-SCHEMA = {"key": pa.string(), "value": pa.struct([("n", pa.int64())])}
-JSON = Decoding(values="json", keys="string", schema=SCHEMA)
-COMPACTED = {
-    "cleanup_policy": "compact",
-    "min_cleanable_dirty_ratio": 0.01,
-    "segment_ms": 100,
-    "delete_retention_ms": 0,
-}
 
 
 class Behind(SystemClock):

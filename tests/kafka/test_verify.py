@@ -5,8 +5,8 @@ import subprocess
 import sys
 import time
 
-import pyarrow as pa
 import pytest
+from tests.kafka.topics import COMPACTED, JSON, SCHEMA
 
 from clog.bridge import Decoding, mirror, verify
 from clog.bridge.decoding import letter_offsets
@@ -20,15 +20,6 @@ from clog.storage.errors import (
 )
 
 pytestmark = pytest.mark.nightly
-
-SCHEMA = {"key": pa.string(), "value": pa.struct([("n", pa.int64())])}
-JSON = Decoding(values="json", keys="string", schema=SCHEMA)
-COMPACTED = {
-    "cleanup_policy": "compact",
-    "min_cleanable_dirty_ratio": 0.01,
-    "segment_ms": 100,
-    "delete_retention_ms": 0,
-}
 
 
 def upserts(kafka, topic, rounds):

@@ -25,7 +25,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import click
 
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+_Asked = ParamSpec("_Asked")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +311,25 @@ class AskedKey(NamedTuple):
     is_base64: bool
 
 
+def _opened_anew(
+    ask: "Callable[Concatenate[ShownLogs, int, _Asked], _Answer]",
+) -> "Callable[Concatenate[ShownLogs, int, _Asked], _Answer]":
+    """Makes what asks a log ask again if it may have been deleted and another one may be there."""
+
+    @wraps(ask)
+    def asked(
+        logs: "ShownLogs", number: int, /, *args: _Asked.args, **named: _Asked.kwargs
+    ) -> _Answer:
+        try:
+            return ask(logs, number, *args, **named)
+        except (CorruptionError, NotFoundError):
+            if not logs.forget(number):
+                raise
+            return ask(logs, number, *args, **named)
+
+    return asked
+
+
 class ShownLogs:
     """Logs by number, in the order in which they were given or found below prefixes."""
 
@@ -396,6 +418,11 @@ class ShownLogs:
             raise StoreUnavailableError(self._silence(_Named(url)))
         return self._open(url)
 
+    def forget(self, number: int) -> bool:
+        """Makes the next request open a log anew; returns whether it was open."""
+        url = self._urls[number] if 0 <= number < len(self._urls) else ""
+        return self._opened.pop(url, None) is not None
+
     def store(self, number: int) -> str:
         """Returns the store of a log; of none, if there is no such log."""
         return store_named(self._urls[number]) if 0 <= number < len(self._urls) else ""
@@ -465,20 +492,13 @@ class ShownLogs:
             known = set(self._urls)
             self._urls = [*self._urls, *(url for url in found.urls if url not in known)]
 
+    @_opened_anew
     def details(self, number: int) -> dict[str, Any]:
         """Returns all about one log: its description, and its newest commits, oldest first."""
-        log = self.log(number)
-        try:
-            return self._details(log)
-        except (CorruptionError, NotFoundError):
-            # It may have been deleted, and another one may be there by now.
-            self._opened.pop(self._urls[number], None)
-            return self._details(self.log(number))
-
-    def _details(self, log: "Log") -> dict[str, Any]:
         from clog.storage.config.units import config_text
         from clog.storage.diagnostics.describe import describe
 
+        log = self.log(number)
         found: dict[str, Any] = dict(describe(log.handle, waits=True))
         with self._locks.setdefault(log.handle.standing.log_id, threading.Lock()):
             commits = self._newest(log)
@@ -517,6 +537,7 @@ class ShownLogs:
             del known[old]
         return [known[v] for v in sorted(known)]
 
+    @_opened_anew
     def users(self, number: int) -> dict[str, Any]:
         """Returns readers, writers and undecided transactions; a LIST, and a request per reader."""
         log = self.log(number)
@@ -539,11 +560,13 @@ class ShownLogs:
         _forget_oldest(mine)
         return list(mine.items())
 
+    @_opened_anew
     def cost(self, number: int, readers: int) -> dict[str, Any]:
         """Returns the cost of the log per day, by its newest commits; one request for each."""
         found = bill(self.log(number), PRICES["aws"], readers=readers, commits=COMMITS_MAX)
         return found.as_json() | {"stored_dollars": found.stored_dollars}
 
+    @_opened_anew
     def records(
         self,
         number: int,
@@ -580,6 +603,7 @@ class ShownLogs:
         found.next = None  # Older ones are requested by an offset.
         return found
 
+    @_opened_anew
     def history_of_key(
         self,
         number: int,
@@ -602,6 +626,7 @@ class ShownLogs:
         batches = records_of_keys(log.handle.store, manifest, everything, _keys(log, key))
         return self._page(log, batches, limit, sought, after=after)
 
+    @_opened_anew
     def table(
         self,
         number: int,

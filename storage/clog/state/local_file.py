@@ -200,7 +200,7 @@ class LocalFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._held: _Descriptor | _Closed = _Descriptor(os.open(path, os.O_RDONLY))
+            self._held: _Descriptor | _Closed = _Descriptor(unlinked(path, os.O_RDONLY))
         except FileNotFoundError:
             raise DamagedCacheError(_DELETED) from None
         self._shown = self._load(self._read(0, HEADER_BYTES), {})
@@ -305,7 +305,7 @@ class LocalFile:
         (L1 to L5).
         """
         shown = self.shown()
-        with self._path.open("r+b", buffering=0) as file:
+        with open(self._path, "r+b", buffering=0, opener=unlinked) as file:
             if not os.path.samestat(os.fstat(file.fileno()), os.fstat(self._held.number)):
                 raise DamagedCacheError(_DELETED)
             os.ftruncate(file.fileno(), shown.end)
@@ -487,7 +487,7 @@ class LocalFile:
 def leave(path: Path) -> None:
     """Marks this file as replaced, for processes that have it open, as far as possible."""
     try:
-        with path.open("r+b", buffering=0) as file:
+        with open(path, "r+b", buffering=0, opener=unlinked) as file:
             header = os.pread(file.fileno(), HEADER_BYTES, 0).ljust(HEADER_BYTES)
             end = os.lseek(file.fileno(), 0, os.SEEK_END)
             _point(_Appender(file.fileno(), end), _slot_of(header)[0] + 1, (0, 0, 0), header)
@@ -755,10 +755,20 @@ def _length_of(data: bytes, at: int) -> int:
     return _ROW.size + key_bytes + (0 if value_bytes == _GONE else value_bytes)
 
 
+def unlinked(path: str | os.PathLike[str], flags: int) -> int:
+    """Opens a file of the folder, but no symbolic link, as any file may be at its other end."""
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as e:
+        if e.errno != errno.ELOOP:
+            raise
+        raise DamagedCacheError(f"{path} is a symbolic link, and none is followed there") from None
+
+
 def is_at(path: Path, number: int) -> bool:
     """Returns whether the file with this descriptor is the one at the path."""
     try:
-        return os.path.samestat(path.stat(), os.fstat(number))
+        return os.path.samestat(path.lstat(), os.fstat(number))
     except OSError:
         return False
 

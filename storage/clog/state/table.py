@@ -45,6 +45,7 @@ from clog.state.local_file import (
     is_of_disk,
     leave,
     sorted_pieces,
+    unlinked,
 )
 from clog.state.row_bytes import RowCodec
 from clog.storage.commit.handle import Handle
@@ -131,7 +132,7 @@ def locked(folder: Path, name: str, url: str) -> IO[bytes]:
     """
     try:
         return _locked(folder, name)
-    except OSError as e:
+    except (DamagedCacheError, OSError) as e:
         raise _unwritable(folder, url, e) from e
 
 
@@ -150,7 +151,7 @@ def _locked(folder: Path, name: str) -> _LockFile:
     path = folder / f"{name}.lock"
     while True:
         folder.mkdir(parents=True, exist_ok=True)  # The disk may have been emptied.
-        lock = _LockFile(path, "w")
+        lock = _LockFile(path, "a", opener=unlinked)
         register(lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -167,8 +168,8 @@ def _unwritable(folder: Path, url: str, error: Exception) -> StateFileError:
     remedy = (
         "free space there"
         if is_of_disk(error)
-        else "make sure that this process may write there, and that nothing else deletes files"
-        " there"
+        else "make sure that this process may write there, and that nothing else deletes or"
+        " replaces files there"
     )
     return StateFileError(
         f"the file of the state of {url} in {folder} cannot be written: {error}; {remedy}; the"

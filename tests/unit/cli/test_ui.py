@@ -16,6 +16,7 @@ from clog.cli.masking import MASKED
 from clog.cli.page import COMMITS_MAX, LOOK_MS, AskedKey, ShownLogs, Sought
 from clog.cli.serving import Access
 from clog.storage import InvalidInputError, Log, ManualClock, StoreUnavailableError
+from clog.storage.administration import delete_log
 from clog.storage.store import opening
 from clog_testing.counting import CountingStore
 
@@ -321,6 +322,24 @@ def test_whole_numbers_that_a_browser_would_round_are_text(get, log):
     log.append([{"key": "a", "value": "5"}], producer=("till", 2**53 - 1))
     writers = {w["id"]: w["sequence"] for w in get("/api/logs/0/users")["writers"]}
     assert writers == {"shop": str(2**60 + 1), "till": 2**53 - 1}
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        lambda shown: shown.records(0, None, "earliest", 9),
+        lambda shown: shown.records(0, None, "latest", 9),
+        lambda shown: shown.table(0, None, None, 9),
+        lambda shown: shown.history_of_key(0, AskedKey("new", is_base64=False), 9),
+    ],
+    ids=["records", "latest", "table", "history"],
+)
+def test_a_log_that_was_recreated_is_shown(url, log, shown, door):
+    """A page that only asks for records goes on with the log that is there."""
+    door(shown)
+    delete_log(log.handle.standing.root)
+    Log.create(url, partitions=1).append([{"key": "new", "value": "1"}])
+    assert [row["key"] for row in door(shown)] == ["new"]
 
 
 def test_the_newest_records_of_a_wide_log_are_read_once(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from clog.state import local_file
 from clog.state import table as tables
-from clog.storage import CorruptionError, StateTable
+from clog.storage import CorruptionError, StateFileError, StateTable
 
 
 @pytest.fixture
@@ -189,3 +189,43 @@ def test_threads_that_meet_the_same_damage(table_of, tmp_path, monkeypatch, capl
     with ThreadPoolExecutor(4) as threads, caplog.at_level(logging.WARNING):
         assert [*threads.map(table.get, [key] * 4)] == [right[key]] * 4
     assert caplog.text.count("rebuilding the state table") == 1
+
+
+def linked(folder, suffix):
+    """Moves the file with this suffix away, and puts a link to it in its place."""
+    (path,) = folder.glob(f"*.{suffix}")
+    theirs = folder.parent / f"theirs.{suffix}"
+    path.rename(theirs)
+    path.symlink_to(theirs)
+    theirs.write_bytes(theirs.read_bytes() or b"theirs")
+    return path, theirs, theirs.read_bytes()
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_link_in_place_of_the_file_is_replaced(table_of, store, clock, tmp_path, is_open):
+    """What is at its other end stays as it is, also if the table had it open."""
+    log, table, right = table_of
+    log.append([{"key": b"new", "value": b"1"}])
+    if not is_open:
+        table.close()
+    path, theirs, before = linked(tmp_path / "cache", "state")
+    if not is_open:
+        table = StateTable(store, tmp_path / "cache", clock=clock)
+    table.refresh()
+    assert dict(table.scan()) == right | {b"new": b"1"}
+    assert theirs.read_bytes() == before
+    assert not path.is_symlink()
+    table.close()
+
+
+def test_a_link_in_place_of_the_lock_is_told(table_of, store, clock, tmp_path):
+    """It is neither locked nor emptied; the table goes on once it is gone."""
+    log, table, right = table_of
+    log.append([{"key": b"new", "value": b"1"}])
+    path, theirs, before = linked(tmp_path / "cache", "lock")
+    with pytest.raises(StateFileError, match="is a symbolic link"):
+        StateTable(store, tmp_path / "cache", clock=clock).refresh()
+    assert theirs.read_bytes() == before
+    path.unlink()
+    table.refresh()
+    assert dict(table.scan()) == right | {b"new": b"1"}

@@ -346,6 +346,12 @@ def _make_root(folder: str, *, fsync: bool) -> None:
     try:
         os.mkdir(folder)
     except FileExistsError:
+        if not os.path.exists(folder):  # noqa: PTH110
+            raise StoreRefusedError(
+                f"{folder} is a symbolic link to a folder that does not exist; make that folder,"
+                " or correct the link or the URL",
+                certain=True,
+            ) from None
         return
     except FileNotFoundError:
         _make_root(parent, fsync=fsync)

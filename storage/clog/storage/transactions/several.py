@@ -9,6 +9,7 @@ is, and the reason is reported.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import field
 from functools import partial
 
@@ -171,9 +172,17 @@ def _waiting(
             reason = str(e)
         if reason == _not_due(entry):
             yield Waiting(info_of(entry), reason, is_stuck=False)
-        elif reason is not None and find_unended(handle.refresh().head.unended, entry.name):
-            # Still there: a home forgets a transaction once it has ended in all of its logs.
+        elif reason is not None and _is_there(handle, entry.name):
             yield Waiting(info_of(entry), reason, is_stuck=True)
+
+
+def _is_there(handle: Handle, name: TransactionName) -> bool:
+    """Returns whether a transaction has not ended here, as far as that can be found out: a home
+    forgets it once it has ended in all of its logs.
+    """
+    with suppress(ClogError, FileNotFoundError):  # The next one's turn comes all the same.
+        handle.refresh()
+    return find_unended(handle.tip.head.unended, name) is not None
 
 
 def _finish_home(handle: Handle, entry: Unended, *, abort: bool, force: bool) -> str | None:

@@ -291,6 +291,16 @@ def test_no_call_follows_a_link_below_the_root(tmp_path, depth):
     assert other.get(path) == b"theirs"
 
 
+@pytest.mark.parametrize("below", ["", "/logs/log"])
+def test_a_root_that_is_a_link_to_nothing_is_told(tmp_path, below):
+    """No retry helps where the folder is missing to which the root, or one above it, leads."""
+    (tmp_path / "root").symlink_to("nowhere")
+    with pytest.raises(StoreRefusedError, match="root is a symbolic link to a folder that does"):
+        open_store(f"{tmp_path}/root{below}").put("data/a", b"")
+    (tmp_path / "nowhere").mkdir()
+    open_store(f"{tmp_path}/root{below}").put("data/a", b"")
+
+
 def test_a_folder_that_turns_into_a_link_between_two_calls_of_the_system(tmp_path, monkeypatch):
     """What is checked is what is used: an object is written into the folder that was opened."""
     store = open_store(f"{tmp_path}/log")

@@ -16,7 +16,7 @@ from tests.kafka.test_command import run
 from tests.kafka.topics import JSON
 from tests.unit.bridge.test_decoding import change, envelope, key
 from tests.unit.bridge.test_registry import ROW, VALUE, Registered, avro, server
-from tests.unit.cli.conftest import Cli
+from tests.unit.conftest import Cli
 
 from clog.bridge import Decoding, mirror, replay, send, verify
 from clog.storage import InvalidInputError, Log, SourceError, SourceUndecodableError

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.conftest import Cli
+from tests.unit.conftest import Cli
 
 from clog.storage import Log
 

@@ -201,11 +201,6 @@ def parted(patch: Patch) -> None:
     patch(Head, "stable_offset", first)
 
 
-def own_records_unknown(patch: Patch) -> None:
-    """A cut does not know where the home's own records of a transaction are (N2)."""
-    patch(storage.cuts, "_committed_here", lambda *_: {})
-
-
 DEAL_BUGS = {
     "late prepare is accepted after the outcome": late_prepare,
     "outcome guessed where the home cannot be read": outcome_guessed,
@@ -222,8 +217,5 @@ DEAL_BUGS = {
     "stable offset parts a transaction": parted,
 }
 """By name; worlds with several logs must find them."""
-CUT_BUGS = {
-    "cut at the newest versions": cut_at_the_newest,
-    "cut does not know the home's own records": own_records_unknown,
-}
+CUT_BUGS = {"cut at the newest versions": cut_at_the_newest}
 """By name; worlds that are made for cuts must find them."""

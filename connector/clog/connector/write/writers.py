@@ -164,6 +164,7 @@ def _difference(
         version, offsets = first()
     except NotFoundError as e:
         return f"perhaps with other rows: {e}"
+    log.handle.refresh()  # The rows may have a newer schema than this process knows.
     try:
         there = log.handle.manifest_at(version)
         columns = _rounded_as(log.handle.tip.head.log.schema, there.head.log.schema)

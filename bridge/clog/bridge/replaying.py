@@ -155,13 +155,18 @@ class _Player:
         places, rows = self._places(pa.Table.from_batches([batch]))
         partitions = np.array([one.partition for one in places], np.int32)
         offsets = np.array([one.offset for one in places], np.int64)
-        found = self._decoder.decoded(Columns(rows, partitions, offsets, 0, 0, 0), self._log)
-        mine = [places[i] for i in found.places]
-        old = self._superseded(found.rows.column("key").combine_chunks(), mine)
+        columns = Columns(rows, partitions, offsets, 0, 0, 0)
+        while True:
+            tip = self._log.handle.tip
+            found = self._decoder.decoded(columns, self._log)
+            mine = [places[i] for i in found.places]
+            old = self._superseded(found.rows.column("key").combine_chunks(), mine)
+            if self._log.handle.tip.head.log.schema == tip.head.log.schema:
+                break  # Else the log has evolved meanwhile, and what was decoded may be rounded.
         new, kept = found.rows.filter(to_arrow(~old)), partitions[found.places[~old]]
         with self._log.transaction(self._id, TIMEOUT_MS) as t:
             if new.num_rows:
-                fits = not kept.size or int(kept.max()) < self._log.partitions
+                fits = not kept.size or int(kept.max()) < tip.head.log.partitions
                 t.append(new, kept if fits else None)
             if found.reasons:
                 letters = letters_of(rows, found.reasons, lambda i: places[i].headers)

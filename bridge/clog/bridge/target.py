@@ -280,9 +280,10 @@ class Target:
         if self._settings.follow_start:
             now = cluster.starts(self.topic.topic, batch.positions)
             starts = self.risen(now, batch.positions)
-        found = self._decoded(batch.records)
         with self._unless_taken_over():
-            self._commit(self.log.transaction(ID, TIMEOUT_MS), batch, starts, found)
+            t = self.log.transaction(ID, TIMEOUT_MS)
+            found = self._decoded(batch.records)  # After it: it may find that the log evolved.
+            self._commit(t, batch, starts, found)
         buried = self._bury(batch)  # Before the positions: `check_reconciled` compares both.
         self.positions = dict(batch.positions)
         counts = Counter[str]() if batch.records is None else batch.records.counts

@@ -377,3 +377,21 @@ def test_truncate_leaves_what_comes_after_it(disk):
     put(a, [(5, "y")], 11)
     assert rows_of(a) == {5: "y"}
     assert sum(a.log.end_offsets().values()) == 201
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_log_that_is_evolved_by_hand_takes_the_rows_that_wait(disk, is_known):
+    """A column that was added has nulls in rows taken before and after, whether or not the capture
+    knows of it when it writes them.
+    """
+    table = disk.table("t")
+    take(table, [(1, "x")])
+    note = {"value.note": pa.string()}
+    Log.open(Folder(disk.store, "t"), clock=disk.clock).evolve(add=note)
+    if is_known:
+        table.handle.refresh()
+    take(table, [(2, "y")])
+    table.commit(10)
+    put(table, [(3, "z")], 20)
+    assert rows_of(table) == {1: "x", 2: "y", 3: "z"}
+    assert table.log.table().to_arrow().column("note").null_count == 3

@@ -99,6 +99,21 @@ def test_what_was_played_counts_as_where_it_stood(urls):
     assert table(log)["a"] == {"n": 4}
 
 
+def test_letters_are_decoded_for_the_columns_that_there_are(urls):
+    """S62: also where a float is widened between decoding and appending: none is rounded."""
+    letters = Log.create(urls[0], 1, LETTERS_CONFIG)
+    letters.append(letter(2, b"a", b"16777217.0"))
+    Log.create(urls[1], 1, schema={**SCHEMA, "value": pa.struct([("x", pa.float32())])})
+
+    def decode(data, _):
+        if Log.open(urls[1]).schema.field("value").type.field("x").type == pa.float32():
+            Log.open(urls[1]).evolve(widen={"value.x": pa.float64()})
+        return {"x": float(data)}
+
+    assert replay(*urls[:2], decode=Decoding(values=decode, keys="string")).records == 1
+    assert table(Log.open(urls[1])) == {"a": {"x": 16777217.0}}
+
+
 def test_events_are_all_played(urls):
     """In a log that is not compacted no record supersedes another."""
     letters = Log.create(urls[0], 1, LETTERS_CONFIG)

@@ -77,6 +77,7 @@ def copy(
     """
     own = configs(config)
     source = given.open(url, to_read=True)
+    batches = _planned(source)  # First: the target is made for what is read.
     wanted = {**source.handle.tip.head.config, **own}
     made = _made_for(
         source,
@@ -86,7 +87,7 @@ def copy(
         given._replace(options=target_options or given.options),
     )
     note_left_out(source)
-    done = _copied(source, made, by_key=partitions is not None or "partitioner" in own)
+    done = _copied(batches, source, made, by_key=partitions is not None or "partitioner" in own)
     made.alter({name: wanted.get(name) for name in _WHILE_COPYING})
     given.emit(
         {"url": source.url, "target": made.url, "records": done},
@@ -101,21 +102,25 @@ def _made_for(
     from clog.storage.administration import new_log
     from clog.storage.env import SystemClock, SystemIds
     from clog.storage.store import store_at
+    from clog.storage.types.columns import arrow_schema
 
     ids, head = SystemIds(), source.handle.tip.head
+    schema = arrow_schema(head.log.schema)
     with waiting_for(url, given.storage):
         store = store_at(url, given.storage, single_writer=given.single_writer)
-        new = new_log(partitions, config, source.schema, ids=ids, copied=head)
+        new = new_log(partitions, config, schema, ids=ids, copied=head)
         new.create(store, clock=SystemClock(), ids=ids)
     return given.open(url)
 
 
-def _copied(source: "Log", made: "Log", *, by_key: bool) -> int:
+def _copied(
+    batches: "Iterator[pa.RecordBatch]", source: "Log", made: "Log", *, by_key: bool
+) -> int:
     """Copies all records and returns their number; says what to do if it is interrupted."""
     done, total = 0, record_count(source)
     try:
         with counting("copying", total) as more:
-            for records in _gathered(_counting(source)):
+            for records in _gathered(batches):
                 _append(made, records, by_key=by_key)
                 done += records.num_rows
                 more(records.num_rows)
@@ -128,15 +133,20 @@ def _copied(source: "Log", made: "Log", *, by_key: bool) -> int:
     return done
 
 
-def _counting(source: "Log") -> "Iterator[pa.RecordBatch]":
-    """Yields the records without late ones to be dropped: a copy could not recognise them."""
+def _planned(source: "Log") -> "Iterator[pa.RecordBatch]":
+    """Returns the records of the newest version, without late ones to be dropped: a copy could not
+    recognise them.
+    """
     from clog.storage.read.ordered import late_keys, without_keys
 
     batches, handle = source.read(), source.handle
     late = late_keys(handle.store, handle.manifest())
-    for batch in batches:
-        of_partition = late.get(batch.column("partition")[0].as_py()) if batch.num_rows else None
-        yield without_keys(batch, of_partition)
+    return (
+        without_keys(batch, late.get(batch.column("partition")[0].as_py()))
+        if batch.num_rows
+        else batch
+        for batch in batches
+    )
 
 
 def _gathered(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.Table]":

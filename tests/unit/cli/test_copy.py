@@ -176,3 +176,22 @@ def test_a_copy_has_the_names_of_its_source(cli, url, tmp_path, monkeypatch):
     log.append([row])
     cli("copy", url, target)
     assert Log.open(target).table().to_pylist() == [row]
+
+
+def test_the_copy_is_made_for_what_it_reads(cli, url, tmp_path, monkeypatch):
+    """S62: whatever the source becomes while the target is created; nothing is rounded."""
+    schema = {"key": pa.string(), "value": pa.struct([("x", pa.float32())])}
+    log = Log.create(url, partitions=1, schema=schema)
+    log.append([{"key": "a", "value": {"x": 0.5}}])
+    count = copy.record_count
+
+    def counted(source):
+        log.evolve(widen={"value.x": pa.float64()})
+        log.append([{"key": "b", "value": {"x": 16777217.0}}])
+        return count(source)
+
+    monkeypatch.setattr(copy, "record_count", counted)
+    target = str(tmp_path / "copy")
+    cli("copy", url, target)
+    copied = Log.open(target).table().to_arrow().to_pydict()
+    assert copied.get("x", copied.get("value")) in ([0.5], [{"x": 0.5}])

@@ -193,5 +193,4 @@ def test_the_copy_is_made_for_what_it_reads(cli, url, tmp_path, monkeypatch):
     monkeypatch.setattr(copy, "record_count", counted)
     target = str(tmp_path / "copy")
     cli("copy", url, target)
-    copied = Log.open(target).table().to_arrow().to_pydict()
-    assert copied.get("x", copied.get("value")) in ([0.5], [{"x": 0.5}])
+    assert rows(Log.open(target), ["value"]) == [{"value": {"x": 0.5}}]

@@ -134,9 +134,7 @@ def _copied(
 
 
 def _planned(source: "Log") -> "Iterator[pa.RecordBatch]":
-    """Returns the records of the newest version, without late ones to be dropped: a copy could not
-    recognise them.
-    """
+    """Returns the records, without late ones to be dropped: a copy could not recognise them."""
     from clog.storage.read.ordered import late_keys, without_keys
 
     batches, handle = source.read(), source.handle

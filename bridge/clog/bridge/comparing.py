@@ -28,10 +28,8 @@ import pyarrow.compute as pc
 from clog.bridge.decoding import Typed
 from clog.bridge.target import RECONCILED, Target
 from clog.bridge.topic import At, Cluster, Columns, Feed, Gathered
-from clog.storage.env import SystemClock
-from clog.storage.keys.hashing import key_bytes
-from clog.storage.numpy_arrays import to_arrow, to_numpy
-from clog.storage.objects.records import of_headers
+from clog.storage import SystemClock
+from clog.storage.spi import key_bytes, of_headers, to_arrow, to_numpy
 
 PIECE_BYTES: Final = 64 << 20
 LASTS: Final = pa.schema([("key", pa.binary()), ("code", pa.int64())])

@@ -47,23 +47,19 @@ from clog.bridge.values import (
     plain_keys,
     there,
 )
-from clog.storage import Log
-from clog.storage.column_kinds import widens, word_of
-from clog.storage.config.log_config import LogConfig
-from clog.storage.env import dataclass
-from clog.storage.errors import InvalidInputError, SourceUndecodableError
-from clog.storage.numpy_arrays import to_arrow, to_numpy
-from clog.storage.objects.records import of_headers
-from clog.storage.objects.writer import record_sizes
-from clog.storage.types.columns import BYTES, arrow_schema
-from clog.storage.types.conform import (
-    UnfitError,
-    conformed,
-    fitting_python,
+from clog.storage import InvalidInputError, Log, SourceUndecodableError
+from clog.storage.spi import (
+    Inside,
+    LogConfig,
+    dataclass,
+    fitted,
     from_json,
-    type_problem,
+    of_headers,
+    record_sizes,
+    to_arrow,
+    to_numpy,
+    united,
 )
-from clog.storage.types.evolve import evolution_to
 
 DEBEZIUM: Final = "debezium-"
 FORMATS: Final = ("json", "avro", "protobuf", "connect-json")
@@ -220,9 +216,11 @@ def _decoded(
     kind = field_of(name).type
     if decode is plain_keys and (pa.types.is_binary(kind) or pa.types.is_string(kind)):
         try:
-            return conformed(data.cast(kind), field_of(name)), np.arange(len(data)), {}
-        except (UnfitError, pa.ArrowException):
-            pass  # The loop below finds those that do not fit.
+            column, unfit = fitted(data.cast(kind), field_of(name))
+        except pa.ArrowException:
+            pass  # The loop below finds those that are not text.
+        else:
+            return column, np.delete(np.arange(len(data)), list(unfit)), unfit
     at_once = decode is json_values and _is_plain(kind)
     parts: list[tuple[int, pa.Array, np.ndarray[Any, Any]]] = []
     reasons: dict[int, str] = {}
@@ -261,7 +259,7 @@ def _one_by_one(
             fits.append(i)
         except UndecodableError as e:
             reasons[i] = f"has a {name} that {e}"
-    column, unfit = fitting_python(found, field_of(name))
+    column, unfit = fitted(found, field_of(name))
     reasons |= {fits[at]: why for at, why in unfit.items()}
     return column, np.array([i for at, i in enumerate(fits) if at not in unfit], np.int64), reasons
 
@@ -310,8 +308,10 @@ def _parsed_together(data: pa.Array, field: pa.Field) -> pa.Array | None:
         made = pa.concat_arrays(found.column("v").chunks)
         if made.null_count or not _is_exact(made):
             return None
-        made = conformed(made, field)
-    except (UnicodeDecodeError, UnfitError, pa.ArrowException):
+        made, unfit = fitted(made, field)
+    except (UnicodeDecodeError, pa.ArrowException):
+        return None
+    if unfit:
         return None
     if not data.null_count:
         return made
@@ -409,7 +409,7 @@ def letter_offsets(letters: Log, source: str, partition: int) -> list[int]:
 
 def check_letters(log: Log) -> None:
     """Raises if a log cannot take dead letters."""
-    if log.schema != BYTES or LogConfig.from_overrides(log.config).compact:
+    if Inside(log).is_typed or Inside(log).config.compact:
         raise InvalidInputError(
             f"{log.url} cannot take dead letters: it must be a log of bytes whose cleanup.policy"
             ' is "delete" or empty, so that letters with the same key are all kept'
@@ -516,11 +516,11 @@ class Decoder:
 
     def decoded(self, records: Columns, log: Log) -> Typed:
         """Returns records in the log's columns; SourceUndecodableError if it cannot evolve."""
-        config = LogConfig.from_overrides(log.handle.tip.head.config)
+        config = Inside(log).config
         return typed(records.rows, self._decoders, lambda name: self._field(log, name), config)
 
     def _field(self, log: Log, name: str) -> pa.Field:
-        schema = arrow_schema(log.handle.tip.head.log.schema)
+        schema = Inside(log).schema
         decoder = self._decoders[name]
         if not isinstance(decoder, Reading):
             return schema.field(name)
@@ -528,7 +528,7 @@ class Decoder:
             try:
                 wanted = _united(schema.field(name), column, name)
                 fields = [wanted if one.name == name else one for one in schema]
-                changes = evolution_to(log.handle.tip.head.log.schema, pa.schema(fields))
+                changes = Inside(log).evolution_to(pa.schema(fields))
                 if changes and not self._evolves:
                     raise SourceUndecodableError(
                         f"{name}s of topic {self._topic} are decoded into columns other than"
@@ -567,12 +567,7 @@ def _united(now: pa.Field, column: Column, path: str) -> pa.Field:
         item = Column(kind.item_type, nullable=kind.item_field.nullable)
         inner = _united(now.type.item_field, item, f"{path}.value")
         return pa.field(now.name, pa.map_(now.type.key_field, inner), nullable=nullable)
-    before, after = word_of(now.type), word_of(kind)
-    if before is not None and after is not None and widens(before, after):
-        return pa.field(now.name, kind, nullable=nullable)
-    if problem := type_problem(kind, now.type, path):
-        raise InvalidInputError(problem)
-    return now.with_nullable(nullable)
+    return pa.field(now.name, united(now.type, kind, path), nullable=nullable)
 
 
 def _read(written: Written, body: bytes) -> Any:

@@ -45,23 +45,19 @@ from clog.bridge.topic import (
     Topic,
     address_of,
 )
-from clog.storage import Log
-from clog.storage.config.log_config import (
-    DEFINITIONS,
-    POINTLESS,
-    LogConfig,
-    check_known,
-    parse_overrides,
-)
-from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
-from clog.storage.errors import (
+from clog.storage import (
+    Clock,
     ClogError,
+    Ids,
     InvalidInputError,
+    Log,
     SourceDamagedError,
     SourcePurgedError,
     SourceUnavailableError,
+    SystemClock,
+    SystemIds,
 )
-from clog.storage.format.log_info import GIVEN_OFFSETS
+from clog.storage.spi import Inside, LogConfig, dataclass
 
 BATCH_BYTES: Final = 56 << 20
 """Somewhat below ``object.bytes``: anything more would go to a second, small object."""
@@ -330,7 +326,7 @@ def _target(cluster: Cluster, address: Address, url: str, settings: LogSettings)
         left.update(others)
         first = partial(first_record, cluster, topic, settings.clock)
         schema = None if decoder is None else decoder.schema(first)
-        features = [GIVEN_OFFSETS]
+        features = ["given-offsets"]
         return {"partitions": wanted, "config": config, "schema": schema, "features": features}
 
     log = settings.made(url, creation)
@@ -460,7 +456,7 @@ class _Held:
             topic=self.topic,
             source=target.topic.source,
             url=target.log.url,
-            version=target.log.handle.tip.version,
+            version=Inside(target.log).version,
             offsets={p: at.offset for p, at in target.positions.items()},
             ends=self.ends or extent.stable,
             starts=extent.start,
@@ -793,27 +789,21 @@ def taken_over(
         else:
             if found != LogConfig().as_dict()[name]:
                 config[name] = found
-    return {**DEFAULTS, **config, **parse_overrides(own)}, left
+    return {**DEFAULTS, **config, **LogConfig.parsed(own)}, left
 
 
 def _counterpart(name: str, value: str) -> str:
     """Returns a log's counterpart of a topic's config, or raises an error that says why not."""
     if name == "compression.type" and value in _CODECS:
         return _CODECS[value]
-    if why := _ANOTHER.get(name):
+    if why := _ANOTHER.get(name) or LogConfig.why_not(name):
         raise InvalidInputError(why)
-    if why := POINTLESS.get(name):
-        raise InvalidInputError(f"it has no effect here: {why}")
-    if name not in DEFINITIONS:
-        raise InvalidInputError("clog has no equivalent")
-    return parse_overrides({name: value})[name]
+    return LogConfig.parsed({name: value})[name]
 
 
 def users_own(given: Mapping[str, object]) -> dict[str, str]:
     """Returns the user's configs of the log; raises if one would spoil the mirror."""
-    for name in given:
-        check_known(name)
-    own = parse_overrides(given)
+    own = LogConfig.parsed(given)
     if LogConfig.from_overrides(own).log_append_time:
         raise InvalidInputError(
             "message.timestamp.type=LogAppendTime would replace each record's timestamp with the"

@@ -5,9 +5,21 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, Final
 
-from clog.storage import Cut, Log, Transaction, drop_snapshot, snapshot
-from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
-from clog.storage.errors import CommitConflictError, CommitStateUnknownError, NotFoundError
+from clog.storage import (
+    Clock,
+    CommitConflictError,
+    CommitStateUnknownError,
+    Cut,
+    Ids,
+    Log,
+    NotFoundError,
+    SystemClock,
+    SystemIds,
+    Transaction,
+    drop_snapshot,
+    snapshot,
+)
+from clog.storage.spi import dataclass
 
 _COMMITS: Final = 5
 """How often a commit is tried that lost a race or whose reply was lost."""

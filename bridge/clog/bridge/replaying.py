@@ -34,15 +34,8 @@ from clog.bridge.decoding import (
 from clog.bridge.reach import Reach
 from clog.bridge.target import ID
 from clog.bridge.topic import Columns
-from clog.storage import Log
-from clog.storage.append import check_takes_offsets
-from clog.storage.config.log_config import LogConfig
-from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
-from clog.storage.errors import InvalidInputError
-from clog.storage.keys.hashing import key_bytes
-from clog.storage.numpy_arrays import to_arrow, to_numpy
-from clog.storage.objects.records import of_headers
-from clog.storage.types.columns import BYTES
+from clog.storage import Clock, Ids, InvalidInputError, Log, SystemClock, SystemIds
+from clog.storage.spi import Inside, dataclass, key_bytes, of_headers, to_arrow, to_numpy
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +103,16 @@ def played(
 ) -> Replayed:
     """Replays the letters of one log into another; see `replay`."""
     check_letters(letters)
-    if log.schema == BYTES:
+    if not Inside(log).is_typed:
         raise InvalidInputError(
             f"{log.url} is a log of bytes, which has no columns for decoded letters"
         )
-    try:
-        check_takes_offsets(log.handle, given=False)
-    except InvalidInputError:
+    if Inside(log).takes_offsets:
         raise InvalidInputError(
             f"{log.url} mirrors a topic, and has its offsets; send the letters to that topic"
             f" (clog mirror {letters.url} kafka://…), end the mirror first (--end), or replay"
             " them into another log"
-        ) from None
+        )
     player = _Player(letters, log, Decoder(decoding, letters.url))
     return player.played(on_progress)
 
@@ -195,7 +186,7 @@ class _Player:
     def _superseded(self, keys: pa.Array, places: list[Place]) -> np.ndarray[Any, Any]:
         """Returns which letters are superseded (L2): their keys have later records in the log."""
         old = np.zeros(len(places), bool)
-        if not LogConfig.from_overrides(self._log.config).compact:
+        if not Inside(self._log).config.compact:
             return old
         of_mirror = np.array([one.source in self._mirrored for one in places], bool)
         partitions = np.array([one.partition for one in places], np.int64)

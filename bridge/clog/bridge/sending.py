@@ -26,7 +26,7 @@ original is restored.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,22 +43,19 @@ from clog.bridge.topic import (
     Topic,
     address_of,
 )
-from clog.storage import Log
-from clog.storage.config.units import duration
-from clog.storage.env import Clock, SystemClock, dataclass
-from clog.storage.errors import (
+from clog.storage import (
+    Clock,
     ClogError,
     InvalidInputError,
+    Log,
     NotFoundError,
     OffsetOutOfRangeError,
     SourceReplacedError,
     SourceUnavailableError,
+    SystemClock,
     TransactionFencedError,
 )
-from clog.storage.format.transactions import Position
-from clog.storage.numpy_arrays import to_numpy
-from clog.storage.transactions.transaction import check_missed
-from clog.storage.types.columns import BYTES
+from clog.storage.spi import Inside, dataclass, duration, to_numpy
 
 OFFSET_HEADER: Final = "clog.offset"
 LOG_HEADER: Final = "clog.log"
@@ -75,6 +72,13 @@ _DIGITS: Final = 20
 _WAIT_S: Final = 30.0
 _Header = tuple[str, bytes | None]
 _PRODUCER: Final[Mapping[str, object]] = {"enable.idempotence": True, "linger.ms": 20}
+
+
+class _Place(NamedTuple):
+    """How far a partition was sent, and the version at which it was read."""
+
+    offset: int
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,7 @@ def send(
     if address.is_pattern:
         raise InvalidInputError(f"{address} may be several topics; send to one")
     log = Log.open(url, storage_options, clock)
-    if log.schema != BYTES:
+    if Inside(log).is_typed:
         raise InvalidInputError(
             f"{log.url} has columns, but Kafka's records are bytes; send a log of bytes"
         )
@@ -183,7 +187,7 @@ class _Sender:
         self._id = f"clog-send-{log.id}-{address.topic}"
         self._producer = cluster.producer({**_PRODUCER, "transactional.id": self._id})
         self._group = cluster.consumer({**OPTIONS, "group.id": self._id})
-        self._at: dict[int, Position] = {}
+        self._at: dict[int, _Place] = {}
         self._ends: dict[int, int] = {}
         self._records = 0
         self._under_way = pa.table({})
@@ -230,7 +234,7 @@ class _Sender:
                     " a new topic"
                 )
             # Which version was read is not known: any tombstone that went since may be a miss.
-            self._at[p] = Position(max(tail, least), 0)
+            self._at[p] = _Place(max(tail, least), 0)
         self._bound = dict(bound)
 
     def check_start(self, *, skip_purged: bool) -> None:
@@ -238,7 +242,8 @@ class _Sender:
         self._skip_purged = skip_purged
         starts = self._log.start_offsets()
         ends = self._ends_now(max(at.offset for at in self._at.values()))
-        now = {p: Position(at.offset, self._log.handle.planned[0]) for p, at in self._at.items()}
+        version = Inside(self._log).read_version
+        now = {p: _Place(at.offset, version) for p, at in self._at.items()}
         for p, start in starts.items():
             at = self._at[p].offset
             if at > ends[p]:
@@ -261,15 +266,15 @@ class _Sender:
                     start=start,
                     end=self._log.end_offsets()[p],
                 )
-            now[p] = Position(max(at, start), now[p].version)
+            now[p] = _Place(max(at, start), now[p].version)
         self._check_missed(now)
         self._at = now
 
-    def _check_missed(self, now: Mapping[int, Position]) -> None:
+    def _check_missed(self, now: Mapping[int, _Place]) -> None:
         """Raises if tombstones that were still to be sent are gone by these versions (S41)."""
         if not self._skip_purged:
-            check_missed(
-                *(self._log, {p: at for p, at in self._at.items() if at.offset}, now),
+            Inside(self._log).check_missed(
+                *({p: at for p, at in self._at.items() if at.offset}, now),
                 remedy=(
                     "send to a new topic, or continue, and keep the keys that were deleted, with"
                     " --skip-purged (skip_purged=True)"
@@ -304,32 +309,32 @@ class _Sender:
         """Returns whether the last transaction is so old that Kafka could forget the offsets."""
         return self._renewed_ms is None or self._renewed_ms + RENEW_MS <= self._clock.monotonic_ms()
 
-    def _batches(self) -> Iterator[tuple[pa.Table, dict[int, Position]]]:
+    def _batches(self) -> Iterator[tuple[pa.Table, dict[int, _Place]]]:
         """Yields records of all partitions up to the current ends, and the positions after them."""
         held: list[pa.RecordBatch] = []
-        after: dict[int, Position] = {}
+        after: dict[int, _Place] = {}
         for p, end in self._ends.items():
             start = self._at[p].offset
             if start >= end:
                 continue
             batches = self._log.read(partition=p, start=start, end=end)
             # Each partition has its own: sending those before it may have taken days.
-            version = self._log.handle.planned[0]
-            self._check_missed({p: Position(start, version)})
+            version = Inside(self._log).read_version
+            self._check_missed({p: _Place(start, version)})
             for batch in batches:
                 for at in range(0, batch.num_rows, RECORDS_MAX):
                     part = batch.slice(at, RECORDS_MAX)
                     held.append(part)
-                    after[p] = Position(part.column("offset")[-1].as_py() + 1, version)
+                    after[p] = _Place(part.column("offset")[-1].as_py() + 1, version)
                     rows = sum(one.num_rows for one in held)
                     if rows >= RECORDS_MAX or sum(one.nbytes for one in held) >= BYTES_MAX:
                         yield pa.Table.from_batches(held), after
                         held, after = [], {}
-            after[p] = Position(end, version)  # The offsets after the last record have none.
+            after[p] = _Place(end, version)  # The offsets after the last record have none.
         if after:
             yield pa.Table.from_batches(held) if held else pa.table({}), after
 
-    def _transaction(self, records: pa.Table, after: Mapping[int, Position]) -> None:
+    def _transaction(self, records: pa.Table, after: Mapping[int, _Place]) -> None:
         """Sends records, and in the same transaction the new positions (J3)."""
         at = {**self._at, **after}
         marks = [
@@ -414,7 +419,7 @@ class _Sender:
             t.positions(self._topic.source, now)
         self._bound, self._bound_ms = now, self._clock.monotonic_ms()
 
-    def _committed(self) -> dict[int, Position]:
+    def _committed(self) -> dict[int, _Place]:
         """Returns the group's positions in this log, by partition."""
         places = [
             self._cluster.place(self._topic.topic, p, None) for p in range(self._log.partitions)
@@ -424,7 +429,7 @@ class _Sender:
         for tp in stored:
             log_id, _, version = (tp.metadata or "").partition(";")
             if tp.offset >= 0 and log_id == self._log.id:
-                found[tp.partition] = Position(tp.offset, int(version))
+                found[tp.partition] = _Place(tp.offset, int(version))
         return found
 
     def _tail(self, partition: int) -> tuple[int | None, bool]:
@@ -470,7 +475,7 @@ class _Sender:
         """Returns the log's end offsets; refreshes them unless the known ones are high enough."""
         ends = self._log.end_offsets()
         if min(ends.values()) <= at_least:
-            self._log.handle.refresh()
+            Inside(self._log).refresh()
             ends = self._log.end_offsets()
         return ends
 

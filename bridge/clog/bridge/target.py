@@ -33,6 +33,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -60,12 +61,10 @@ from clog.bridge.topic import (
     columns_of,
     tombstones_stay_ms,
 )
-from clog.storage import Log, Transaction
-from clog.storage.config.log_config import NO_DEFAULTS, LogConfig
-from clog.storage.config.units import duration
-from clog.storage.env import Clock, dataclass
-from clog.storage.errors import (
+from clog.storage import (
+    Clock,
     InvalidInputError,
+    Log,
     NotFoundError,
     SourceDamagedError,
     SourceError,
@@ -74,10 +73,10 @@ from clog.storage.errors import (
     SourceReplacedError,
     SourceTruncatedError,
     SourceUndecodableError,
+    Transaction,
     TransactionFencedError,
 )
-from clog.storage.format.documents import NONE
-from clog.storage.numpy_arrays import to_arrow
+from clog.storage.spi import Inside, dataclass, duration, to_arrow
 
 ID: Final = "clog-mirror"
 """The id of every mirror's transactions."""
@@ -194,7 +193,7 @@ class Target:
         address: Address,
         settings: LogSettings,
         *,
-        left: Mapping[str, str] = NO_DEFAULTS,
+        left: Mapping[str, str] = MappingProxyType({}),
         decoder: Decoder | None = None,
         letters: Log | None = None,
     ) -> None:
@@ -214,15 +213,13 @@ class Target:
     @property
     def needs_key(self) -> bool:
         """Whether records without a key are left out; a decoder treats them as undecodable."""
-        return (
-            self.decoder is None
-            and LogConfig.from_overrides(self.log.handle.tip.head.config).compact
-        )
+        return self.decoder is None and Inside(self.log).config.compact
 
     def begin(self, cluster: Cluster, now: Seen) -> None:
         """Claims the id, and finds the positions to continue from (I2, I3)."""
-        ended = self.log.handle.refresh().head.gives_offsets
-        if ended != NONE:
+        inside = Inside(self.log)
+        inside.refresh()
+        if (ended := inside.assigns_offsets_since) is not None:
             raise InvalidInputError(
                 f"{self.log.url} no longer mirrors {self.address}: the mirror ended in version"
                 f" {ended}, and since then others can append; mirror into a new log"
@@ -267,8 +264,7 @@ class Target:
         not see its configs, the log's count, which come from the topic or the user.
         """
         theirs = {name: one.value for name, one in cluster.configs(self.topic.topic).items()}
-        own = LogConfig.from_overrides(self.log.handle.tip.head.config)
-        return tombstones_stay_ms(theirs or own.as_dict())
+        return tombstones_stay_ms(theirs or Inside(self.log).config.as_dict())
 
     def commit(self, cluster: Cluster, batch: Batch) -> Counter[str]:
         """Commits a batch if the topic is the same (I5, I6); returns the counts that
@@ -471,7 +467,7 @@ class Target:
             )
 
     def _check_kind(self) -> None:
-        if (self.decoder is None) != (self.log.handle.tip.head.log.schema is None):
+        if (self.decoder is None) == Inside(self.log).is_typed:
             raise InvalidInputError(
                 f"{self.log.url} has columns: say how to decode the records of {self.address}"
                 " (decode=…, --decode)"

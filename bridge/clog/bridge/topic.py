@@ -41,11 +41,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.env import Clock, SystemClock, dataclass, from_extra
-from clog.storage.errors import ClogError, InvalidInputError, NotFoundError, SourceUnavailableError
-from clog.storage.numpy_arrays import bits, of_lengths, to_arrow
-from clog.storage.objects.records import of_headers
-from clog.storage.store.opening import redact
+from clog.storage import (
+    Clock,
+    ClogError,
+    InvalidInputError,
+    NotFoundError,
+    SourceUnavailableError,
+    SystemClock,
+)
+from clog.storage.spi import dataclass, from_extra, of_headers, redact, to_arrow
 
 if TYPE_CHECKING:
     import confluent_kafka as kafka
@@ -99,6 +103,8 @@ _RECORD_BYTES: Final = 48
 """About what a record takes besides key, value and headers: offset, time, lengths."""
 _Ints = np.ndarray[Any, Any]
 _NONE: Final = np.zeros(0, np.int64)
+_BYTES_MAX: Final = (1 << 31) - 1
+"""Of a column of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -788,9 +794,16 @@ class _Octets:
         if self._absent:
             there = np.ones(self.rows, np.bool_)
             there[np.concatenate(self._absent)] = False
-            valid = bits(there)
+            valid = pa.py_buffer(np.packbits(there, bitorder="little"))
         data = pa.py_buffer(self._data.getbuffer())
-        return of_lengths(np.concatenate(self._lengths), data, valid)
+        ends = np.cumsum(np.concatenate([[0], *self._lengths]))
+        if ends[-1] > _BYTES_MAX:
+            raise InvalidInputError(
+                f"a batch of messages has {ends[-1]} bytes of keys or values; a column has room for"
+                f" {_BYTES_MAX}"
+            )
+        buffers = [valid, pa.py_buffer(ends.astype(np.int32)), data]
+        return pa.Array.from_buffers(pa.binary(), self.rows, buffers)
 
 
 def columns_of(messages: Sequence[Any], *, needs_key: bool) -> Columns:

@@ -30,14 +30,14 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.env import dataclass, from_extra, install_extra
-from clog.storage.errors import InvalidInputError, SourceUnavailableError
-from clog.storage.format.log_info import DEPTH_MAX, FIELDS_MAX, FIXED_BYTES_MAX
-from clog.storage.store.opening import redact
-from clog.storage.types.conform import from_json, parsed_json
+from clog.storage import InvalidInputError, SourceUnavailableError
+from clog.storage.spi import dataclass, from_extra, from_json, parsed_json, redact
 
-_FIELDS_MAX: Final = 4 * FIELDS_MAX
-"""In a schema: a change has its row twice, and its source."""
+_FIELDS_MAX: Final = 4000
+"""In a schema: a log has at most 1000; a change has its row twice, and its source."""
+_DEPTH_MAX: Final = 8
+_FIXED_BYTES_MAX: Final = 1024
+"""As in logs, which refuse what has more: a stranger's schema takes no memory before that."""
 HEADER_BYTES: Final = 5
 """The size of a registry's header: a zero byte, and four of the schema's id."""
 DIGITS_MAX: Final = 38
@@ -47,6 +47,8 @@ UNKNOWN_MAX: Final = 1000
 """How many ids may be unknown to the registry."""
 _INDEXES_MAX: Final = 64
 """How deep messages may be nested; Protobuf itself reads 100 levels."""
+_CLIENT: Final = ("confluent_kafka", "attr", "attrs", "authlib", "cachetools", "httpx", "orjson")
+"""What the registry's client imports."""
 _NOT_FOUND: Final = 404
 _REFUSED: Final = (401, 403)
 
@@ -264,14 +266,14 @@ def struct_of(fields: Iterable[tuple[str, Column]], what: str) -> Column:
 def _around(kind: pa.DataType, fix: Fix | None, *inner: Column) -> Column:
     """Returns the column of a type with inner columns; raises if no log can have it."""
     depth = 1 + max(one.depth for one in inner)
-    if depth > DEPTH_MAX + 1:  # A row in a change is one level deeper than in a log.
-        raise InvalidInputError(f"fields are nested more than {DEPTH_MAX} deep")
+    if depth > _DEPTH_MAX + 1:  # A row in a change is one level deeper than in a log.
+        raise InvalidInputError(f"fields are nested more than {_DEPTH_MAX} deep")
     return Column(kind, fix, fields=1 + sum(one.fields for one in inner), depth=depth)
 
 
 def fixed_of(size: object) -> pa.DataType:
     """Returns the type of values with this many bytes; raises if no column has it."""
-    if type(size) is not int or not 0 < size <= FIXED_BYTES_MAX:
+    if type(size) is not int or not 0 < size <= _FIXED_BYTES_MAX:
         raise InvalidInputError(
             f"a column cannot have values of a fixed size of {size!s:.20} bytes"
         )
@@ -407,12 +409,8 @@ class Registry:
     """
 
     def __init__(self, url: str, options: Mapping[str, object]) -> None:
-        try:
+        with from_extra("registry", "a schema registry", *_CLIENT):
             import confluent_kafka.schema_registry as library
-        except ImportError as e:
-            raise InvalidInputError(
-                f"a schema registry needs its client: {install_extra('registry')}"
-            ) from e
         if "@" in url:
             raise InvalidInputError(
                 "the address of a schema registry cannot contain a user; give"

@@ -29,10 +29,8 @@ from clog.bridge.comparing import LASTS, alive, coded, keyed, merged, pieces, si
 from clog.bridge.decoding import Decoder, Decoding, letter_offsets
 from clog.bridge.target import LogSettings, Target, is_reconciled
 from clog.bridge.topic import WAIT_MS, Cluster, Columns, address_of
-from clog.storage import Log
-from clog.storage.env import dataclass
-from clog.storage.errors import InvalidInputError
-from clog.storage.numpy_arrays import to_arrow, to_numpy
+from clog.storage import InvalidInputError, Log
+from clog.storage.spi import dataclass, to_arrow, to_numpy
 
 _SHOWN_MAX: Final = 10
 _COLUMNS: Final = ("key", "value", "headers", "timestamp")

@@ -32,8 +32,7 @@ from clog.cli.output import (
     say,
     size,
 )
-from clog.storage.config.units import duration
-from clog.storage.env import from_extra
+from clog.storage.spi import duration, from_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
     from clog.bridge import Captured, CapturedTable
     from clog.cleaner.daemon.metrics import MonitorServer
-    from clog.storage.env import Clock
+    from clog.storage import Clock
 
 _STALLED_MS: Final = 900_000
 """After this long without progress, something hangs."""
@@ -178,7 +177,7 @@ def _check(source: str, masks: dict[str, str]) -> None:
     from clog.bridge.postgres.catalogue import Choice
     from clog.bridge.postgres.source import Source
     from clog.bridge.postgres.tables import hash_key
-    from clog.storage.env import SystemIds
+    from clog.storage import SystemIds
 
     with usage_errors():
         Server(source, SystemIds()) if source.startswith("mysql:") else Source(source)
@@ -301,7 +300,7 @@ def _reporting(
     given: Given, listen: str | None, *, once: bool
 ) -> "Iterator[Callable[[Captured], None]]":
     """Yields a function that shows the progress, and serves it at the address ``listen``."""
-    from clog.storage.env import SystemClock
+    from clog.storage import SystemClock
 
     watched = Watched(SystemClock())
     with ExitStack() as open_things:

@@ -33,7 +33,7 @@ from clog.cli.output import (
     progress,
     say,
 )
-from clog.storage.config.units import duration
+from clog.storage.spi import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -18,38 +18,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from clog.cli.options import URL, Given, command, integer, option, quoted
+from clog.cli.options import URL, Given, command, duration_given, integer, option, quoted
 from clog.cli.output import count, counted, print_table, say, size, table
-from clog.storage.config.units import duration
+from clog.storage.spi import duration
 
 if TYPE_CHECKING:
     from clog.storage import Log
-    from clog.storage.format.chunks import ObjectRef
-    from clog.storage.format.columns import ColumnsRef
-    from clog.storage.format.commits import Commit, Edit
-    from clog.storage.store.contract import Store
+    from clog.storage.spi import Written
 
 DAY_MS = 86_400_000
 HINT_STRIDE = 4
 READ_REQUESTS_PER_OBJECT = 2
 LISTS_PER_SWEEP = 7
-
-
-class Past(NamedTuple):
-    """Sums over commits of a log within ``span_ms``; the bytes are those of the last snapshot."""
-
-    span_ms: int
-    commits: int
-    commit_bytes: int
-    appends: int
-    append_objects: int
-    append_bytes: int
-    other_objects: int
-    other_bytes: int
-    snapshots: int
-    snapshot_bytes: int = 0
-    columns: int = 0
-    columns_bytes: int = 0
 
 
 class Daily(NamedTuple):
@@ -63,9 +43,7 @@ class Daily(NamedTuple):
     bytes_in: float = 0.0
 
 
-def daily(
-    past: Past, *, trigger_ms: int, readers: int, reads_back: bool = False
-) -> Sequence[Daily]:
+def daily(past: "Written", *, trigger_ms: int, readers: int) -> Sequence[Daily]:
     """Returns the lines for one day at a trigger interval, with readers of the whole log."""
     days = past.span_ms / DAY_MS
     batches = DAY_MS / trigger_ms
@@ -79,7 +57,7 @@ def daily(
     share = _share(commits, past.commits)
     snapshots, columns = share * past.snapshots, share * past.columns
     written = snapshots * past.snapshot_bytes
-    read_back = commits if reads_back else 0.0
+    read_back = commits if past.reads_back else 0.0
     lines = (
         Daily("objects of micro-batches", puts=batches * objects, bytes_out=data),
         Daily(
@@ -157,13 +135,11 @@ _DAYS_PER_MONTH = 30
 
 
 def _trigger_ms(text: str) -> int:
-    from clog.storage.config import units
-
     if text.strip().isdecimal():
         raise click.BadParameter(f"{quoted(text)} has no unit; give 10s for ten seconds")
     try:
-        number = units.duration_ms(text)
-    except ValueError:
+        number = duration_given(text)
+    except click.BadParameter:
         number = 0
     if number == 0:
         raise click.BadParameter(f"{quoted(text)} is not an interval; use 500ms, 10s, 5min or 1h")
@@ -228,14 +204,13 @@ def cost(
 
 
 class Bill(NamedTuple):
-    """The cost of a log per day. ``stored_bytes`` includes files that wait to be deleted."""
+    """The cost of a log per day."""
 
     url: str
     trigger_ms: int
     readers: int
-    past: Past
+    past: "Written"
     prices: Prices
-    stored_bytes: int
     lines: Sequence[Daily]
 
     def dollars(self, line: Daily) -> float:
@@ -247,7 +222,7 @@ class Bill(NamedTuple):
     @property
     def stored_dollars(self) -> float:
         """The cost of the storage for a month."""
-        return self.stored_bytes / 1e9 * self.prices.gb_month
+        return self.past.stored_bytes / 1e9 * self.prices.gb_month
 
     @property
     def million_appends(self) -> dict[int, float]:
@@ -257,13 +232,16 @@ class Bill(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """Returns the bill as a JSON document."""
         lines = [line._asdict() | {"dollars": self.dollars(line)} for line in self.lines]
+        past = self.past._asdict()
+        stored_bytes = past.pop("stored_bytes")
+        past.pop("reads_back")
         return {
             "url": self.url,
             "trigger_ms": self.trigger_ms,
             "readers": self.readers,
-            "past": self.past._asdict(),
+            "past": past,
             "prices": self.prices._asdict(),
-            "stored_bytes": self.stored_bytes,
+            "stored_bytes": stored_bytes,
             "daily": lines,
             "million_appends": {str(n): dollars for n, dollars in self.million_appends.items()},
         }
@@ -275,75 +253,13 @@ def bill(
     """Returns the cost of a log per day, by averages of its newest commits; one GET for each of
     them, and one LIST. The default trigger interval is the mean interval of its appends.
     """
-    past = _past(log.handle.store, log.handle.tip, commits)
+    from clog.storage.spi import Inside
+
+    past = Inside(log).written(commits)
     if trigger_ms is None:
         trigger_ms = max(1, past.span_ms // max(1, past.appends))
-    manifest = log.handle.manifest()
-    stored_bytes = sum(r.size_bytes for r in manifest.released) + sum(manifest.files().values())
-    reads_back = not log.handle.store.create_is_proven
-    lines = daily(past, trigger_ms=trigger_ms, readers=readers, reads_back=reads_back)
-    return Bill(log.url, trigger_ms, readers, past, prices, stored_bytes, lines)
-
-
-def _past(store: "Store", tip: "Commit", commits: int) -> Past:
-    """Sums over the newest commits except the creation; a GET for each, and each large edit."""
-    from clog.storage.format.commits import edit_of, read_commit
-    from clog.storage.store.contract import WrappingStore
-
-    class Counted(WrappingStore):
-        size_bytes = 0
-
-        def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-            data = self.inner.get(path, start, end)
-            self.size_bytes += len(data)
-            return data
-
-    counted_store = Counted(store)
-    found = []
-    for version in range(max(1, tip.version + 1 - commits), tip.version + 1):
-        try:
-            found.append(read_commit(counted_store, version))
-        except FileNotFoundError:
-            continue  # Deleted with its block.
-    edits = [edit_of(store, commit.record) for commit in found]
-    added = [{c.object for _, c in e.add.chunks} for e in edits if e.add]
-    made = [_written(edit) for edit in edits if edit.replace]
-    columns = _columns(found)
-    return Past(
-        span_ms=found[-1].record.time_ms - found[0].record.time_ms if found else 0,
-        commits=len(found),
-        commit_bytes=counted_store.size_bytes,
-        appends=len(added),
-        append_objects=sum(map(len, added)),
-        append_bytes=sum(o.size_bytes for objects in added for o in objects),
-        other_objects=sum(map(len, made)),
-        other_bytes=sum(o.size_bytes for objects in made for o in objects),
-        snapshots=len({c.head.snapshot for c in found} - {None}),
-        snapshot_bytes=_snapshot_bytes(store, tip),
-        columns=len(columns),
-        columns_bytes=sum(ref.size_bytes for ref in columns),
-    )
-
-
-def _columns(commits: "Sequence[Commit]") -> "set[ColumnsRef]":
-    """Returns the documents of columns that were written for these commits."""
-    made_at = {commit.version - 1 for commit in commits}
-    refs = {commit.head.partitions.ref for commit in commits}
-    return {ref for ref in refs if ref is not None and ref.version in made_at}
-
-
-def _snapshot_bytes(store: "Store", tip: "Commit") -> int:
-    from clog.storage.format.documents import snapshot_path
-
-    ref = tip.head.snapshot
-    found = [] if ref is None else store.list(snapshot_path(ref.version))
-    return sum(snapshot.size_bytes for snapshot in found)
-
-
-def _written(edit: "Edit") -> "set[ObjectRef]":
-    """Returns the objects of a replacement that were not among its sources."""
-    old = {path for r in edit.replace for path, _ in r.sources}
-    return {c.object for r in edit.replace for c in r.chunks if c.object.path not in old}
+    lines = daily(past, trigger_ms=trigger_ms, readers=readers)
+    return Bill(log.url, trigger_ms, readers, past, prices, lines)
 
 
 def _print(found: Bill) -> None:
@@ -363,7 +279,7 @@ def _print(found: Bill) -> None:
     print_table(table(columns, rows, right=columns[1:]))
     month = found.dollars(total) * _DAYS_PER_MONTH
     say(
-        f"kept: {size(found.stored_bytes)}, {found.stored_dollars:.2f} dollars a month; requests"
+        f"kept: {size(past.stored_bytes)}, {found.stored_dollars:.2f} dollars a month; requests"
         f" {month:.2f} dollars a month at {price.name} list prices of {price.as_of}"
     )
     each = (f"{dollars:.2f} by {writers}" for writers, dollars in found.million_appends.items())

@@ -405,9 +405,14 @@ def next_action(
 
 
 def _setting(config: Mapping[str, str], name: str) -> str:
+    return f"{name}={configs_shown(config)[name]}"
+
+
+def configs_shown(config: Mapping[str, str]) -> dict[str, str]:
+    """Returns configs as people read them."""
     from clog.storage.config.units import config_text
 
-    return f"{name}={config_text(name, config[name])}"
+    return {name: config_text(name, value) for name, value in config.items()}
 
 
 def _configs(

@@ -172,9 +172,14 @@ def _json_fields(batch: "pa.RecordBatch", name: str) -> list[dict[str, Any]]:
     column = batch.column(name)
     if of_bytes(batch.schema):
         return [_binary_json(name, value) for value in column.to_pylist()]
+    return [{name: value} for value in as_json(column)]
+
+
+def as_json(column: "pa.Array") -> list[Any]:
+    """Returns typed keys or values as JSON has them."""
     from clog.storage.types.conform import column_json
 
-    return [{name: value} for value in column_json(column)]
+    return column_json(column)
 
 
 def of_bytes(schema: "pa.Schema") -> bool:
@@ -191,9 +196,7 @@ def texts_of(column: "pa.Array") -> list[bytes | None]:
     if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
         found: list[bytes | None] = column.cast(pa.binary()).to_pylist()
         return found
-    from clog.storage.types.conform import column_json
-
-    return [None if value is None else _compact(value) for value in column_json(column)]
+    return [None if value is None else _compact(value) for value in as_json(column)]
 
 
 def timestamps_of(batch: "pa.RecordBatch") -> list[str | int]:

@@ -33,23 +33,19 @@ import click
 from clog.cli.clean import remaining_ms
 from clog.cli.consume import positions
 from clog.cli.cost import PRICES, bill
-from clog.cli.describe import copied
-from clog.cli.lines import keys_given, of_bytes, timestamps_of
+from clog.cli.describe import configs_shown, copied
+from clog.cli.lines import as_json, keys_given, of_bytes, timestamps_of
 from clog.cli.masking import Path as MaskPath
 from clog.cli.masking import cannot_match, mask_path, shown_headers, without_masked
 from clog.cli.options import integer, typed_schema
-from clog.storage.config.units import duration
-from clog.storage.env import dataclass
-from clog.storage.errors import (
+from clog.storage import (
     ClogError,
     CorruptionError,
     InvalidInputError,
     NotFoundError,
     StoreUnavailableError,
 )
-from clog.storage.store import opening
-from clog.storage.store.opening import redact, store_of
-from clog.storage.types.rows import RECORD_COLUMNS
+from clog.storage.spi import dataclass, duration, redact, store_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -57,8 +53,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from clog.cleaner.monitor import Activity, LogState, Monitor
-    from clog.storage import Clock, Log, Reader
-    from clog.storage.diagnostics.describe import CommitEffect, CommitInfo, CommitWalk
+    from clog.storage import Clock, CommitInfo, Log, Reader
 
 
 logger = logging.getLogger(__name__)
@@ -292,7 +287,7 @@ class _Span(NamedTuple):
     log_bytes: int | None = None
     dirty_bytes: int | None = None
 
-    def with_commit(self, info: "CommitInfo", effect: "CommitEffect | None") -> "_Span":
+    def with_commit(self, info: "CommitInfo", effect: Any) -> "_Span":
         """Returns the span with one more commit."""
         return _Span(
             self.from_ms,
@@ -353,7 +348,7 @@ class ShownLogs:
         self._locks: dict[str, threading.Lock] = {}
         self._given = self._urls = list(dict.fromkeys(urls))
         self._opened: dict[str, Log] = {}
-        self._walks: dict[str, CommitWalk] = {}
+        self._walks: dict[str, Callable[[], Iterator[tuple[CommitInfo, Any]]]] = {}
         self._commits: dict[str, dict[int, dict[str, Any]]] = {}
         self._spans: dict[str, dict[int, _Span]] = {}
         self._lags: dict[str, dict[str, dict[int, int]]] = {}
@@ -455,8 +450,6 @@ class ShownLogs:
         return f"its store has not answered {waited}; the page keeps trying"
 
     def _look_at(self, name: _Named) -> _Line:
-        from clog.storage.diagnostics.describe import describe
-
         url = name.url
         if name.is_prefix:
             self._find(url)
@@ -464,7 +457,7 @@ class ShownLogs:
         try:
             log = self._open(url)
             self._unmatched(log)
-            found = describe(log.handle)
+            found = log.describe()
         except ClogError as e:
             self._opened.pop(url, None)  # Another log may be there by now.
             further = "; --discover shows all logs in a folder" * isinstance(e, NotFoundError)
@@ -486,7 +479,9 @@ class ShownLogs:
         if looked_ms is not None and now_ms - looked_ms < LOOK_MS:
             return
         self._looked_ms[prefix] = now_ms
-        found = opening.find_logs(prefix, self._options)
+        from clog.storage.spi import find_logs
+
+        found = find_logs(prefix, self._options)
         self._unlisted[prefix] = {folder: str(e) for folder, e in found.unlisted.items()}
         with self._lock:
             known = set(self._urls)
@@ -495,22 +490,19 @@ class ShownLogs:
     @_opened_anew
     def details(self, number: int) -> dict[str, Any]:
         """Returns all about one log: its description, and its newest commits, oldest first."""
-        from clog.storage.config.units import config_text
-        from clog.storage.diagnostics.describe import describe
-
         log = self.log(number)
-        found: dict[str, Any] = dict(describe(log.handle, waits=True))
-        with self._locks.setdefault(log.handle.standing.log_id, threading.Lock()):
+        found: dict[str, Any] = dict(log.describe(waits=True))
+        with self._locks.setdefault(log.id, threading.Lock()):
             commits = self._newest(log)
-            spans = [span._asdict() for span in self._spans[log.handle.standing.log_id].values()]
-        shown = {name: config_text(name, value) for name, value in found["config"].items()}
+            spans = [span._asdict() for span in self._spans[log.id].values()]
+        shown = configs_shown(found["config"])
         sources = copied(found["sources"])
         for one in sources:
             mine = (c for c in commits if one["writer"] in c["writers"])
             times = [c["time_ms"] for c in mine if c["operation"] != "transaction"]
             one["committed_ms"] = max(times, default=None)
         more = {
-            "now_ms": log.handle.clock.now_ms(),
+            "now_ms": self._clock.now_ms(),
             "sources": sources,
             "unmatched_masks": [".".join(mask) for mask in self._unmatched(log)],
         }
@@ -518,17 +510,17 @@ class ShownLogs:
 
     def _newest(self, log: "Log") -> list[dict[str, Any]]:
         """Returns the newest commits; one request for each that was not seen before."""
-        from clog.storage.diagnostics.describe import CommitWalk
+        from clog.storage.spi import Inside
 
-        log_id, version = log.handle.standing.log_id, log.handle.tip.version
-        first = max(0, version + 1 - COMMITS_MAX)
+        inside, log_id = Inside(log), log.id
+        first = max(0, inside.version + 1 - COMMITS_MAX)
         known = self._commits.setdefault(log_id, {})
         if first > max(known, default=-1) + 1 or log_id not in self._walks:
             known.clear()
             self._spans[log_id] = {}
-            self._walks[log_id] = CommitWalk(log.handle, first)
+            self._walks[log_id] = inside.commits_from(first)
         spans = self._spans[log_id]
-        for info, effect in self._walks[log_id].new():
+        for info, effect in self._walks[log_id]():
             known[info.version] = asdict(info) | {"effect": effect and asdict(effect)}
             at = info.time_ms // SPAN_MS * SPAN_MS
             spans[at] = spans.get(at, _Span(at)).with_commit(info, effect)
@@ -540,18 +532,16 @@ class ShownLogs:
     @_opened_anew
     def users(self, number: int) -> dict[str, Any]:
         """Returns readers, writers and undecided transactions; a LIST, and a request per reader."""
+        from clog.storage.spi import Inside
+
         log = self.log(number)
         lags = self._lags.setdefault(log.id, {})
         found = [
             asdict(r) | {"position": dict(r.position), "lags": self._lag_of(lags, r)}
             for r in log.readers()
         ]
-        writers = [
-            {"id": w.writer_id, "kind": w.kind, "sequence": w.sequence, "version": w.version}
-            for w in reversed(log.handle.tip.head.writers)
-        ]
         open_ones = [asdict(t) for t in log.transactions()]
-        return {"readers": found, "transactions": open_ones, "writers": writers}
+        return {"readers": found, "transactions": open_ones, "writers": Inside(log).writers}
 
     def _lag_of(self, lags: dict[str, dict[int, int]], reader: "Reader") -> list[tuple[int, int]]:
         """Returns a reader's lag at each time at which the page recorded it."""
@@ -580,11 +570,11 @@ class ShownLogs:
         """Returns records from a position on: earliest, an offset, or @ and a time; for ``latest``
         the last ones of each partition, newest first. ``after``: where the previous page ended.
         """
-        from clog.storage.read.scan import partitions_named
+        from clog.storage.spi import Inside
 
         log = self.log(number)
         ends, starts = log.stable_offsets(), log.start_offsets()
-        wanted = partitions_named(log.handle.tip.head, partition, url=log.url)
+        wanted = Inside(log).partitions(partition)
         if where == "latest":
             each = max(1, limit // len(wanted))
             at = {p: max(starts[p], ends[p] - each) for p in wanted}
@@ -614,16 +604,12 @@ class ShownLogs:
         after: str = "",
     ) -> Page:
         """Returns all remaining records of a key."""
-        from clog.storage.read.lookup import records_of_keys
-        from clog.storage.read.scan import ranges
+        from clog.storage.spi import Inside
 
         log = self.log(number)
         if any(top == "key" for top, *_ in self._masks):
             raise InvalidInputError("keys are masked here; their history is not shown")
-        log.handle.refresh()
-        manifest = log.handle.manifest()
-        everything = ranges(manifest.head, None, None, None, url=log.url)
-        batches = records_of_keys(log.handle.store, manifest, everything, _keys(log, key))
+        batches = Inside(log).records_of(_keys(log, key))
         return self._page(log, batches, limit, sought, after=after)
 
     @_opened_anew
@@ -641,9 +627,11 @@ class ShownLogs:
         log = self.log(number)
         if key is not None and any(top == "key" for top, *_ in self._masks):
             raise InvalidInputError("keys are masked here, so they cannot be looked up")
+        from clog.storage import READ_SCHEMA
+
         view = log.table(at=at)
         batches = (
-            view.to_batches(columns=RECORD_COLUMNS)
+            view.to_batches(columns=READ_SCHEMA.names)
             if key is None
             else view.of_keys(_keys(log, key)).to_batches()
         )
@@ -776,15 +764,14 @@ def _contents(
     """Returns keys or values without masked parts, as they are or as JSON."""
     import pyarrow as pa
 
-    from clog.storage.types.conform import column_json
-
     column = batch.column(name)
     hidden = [path for top, *path in masks if top == name]
     if of_bytes(batch.schema) or pa.types.is_string(column.type):
         texts = column.cast(pa.binary()).to_pylist()
         return "", [without_masked(text, hidden) for text in texts] if hidden else texts
-    made = column_json(column)
-    whole = [None if v is None else json.dumps(v, ensure_ascii=False).encode() for v in made]
+    whole = [
+        None if v is None else json.dumps(v, ensure_ascii=False).encode() for v in as_json(column)
+    ]
     if hidden:
         whole = [without_masked(text, hidden, column.type) for text in whole]
     return "_json", whole

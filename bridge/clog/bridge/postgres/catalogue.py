@@ -40,8 +40,8 @@ from urllib.parse import quote
 
 from clog.bridge.postgres.source import Queries, Source, literal, quoted
 from clog.bridge.postgres.tables import HASH, Column, Relation
-from clog.storage.env import dataclass
-from clog.storage.errors import InvalidInputError, NotFoundError
+from clog.storage import InvalidInputError, NotFoundError
+from clog.storage.spi import dataclass
 
 _OWN_TYPES: Final = 16384
 """Types from this number on are user-defined; those below it do not change."""

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from clog.bridge.postgres.logs import FLUSH_BYTES, Home, TableLog, all_of
+from clog.bridge.postgres.logs import FLUSH_BYTES, Home, TableLog
 from clog.bridge.postgres.pgoutput import Decoder, KeylessError
 from clog.bridge.postgres.source import Stream
 from clog.bridge.postgres.tables import (
@@ -37,7 +37,8 @@ from clog.bridge.postgres.tables import (
     joined,
 )
 from clog.bridge.postgres.types import TablePlan
-from clog.storage.env import Clock, dataclass
+from clog.storage import Clock
+from clog.storage.spi import dataclass, together
 
 _LOOK_MS: Final = 5000
 """How often the catalogue and the source's position are read."""
@@ -315,11 +316,11 @@ class Following:
                 at = step.table.take(step, times_us, at)
                 if sum(one.pending_bytes for one in tables) > FLUSH_BYTES:
                     large = [one for one in tables if one.pending_bytes]
-                    all_of((one.handle, one.flush) for one in large)
+                    together((one.log, one.flush) for one in large)
         if not piece.is_end:
             return None
         started = [one for one in tables if one.is_begun]
-        all_of((one.handle, partial(one.commit, piece.position)) for one in started)
+        together((one.log, partial(one.commit, piece.position)) for one in started)
         if before is not None:
             before.result()
         is_whole = all(one.position <= piece.position for one in tables)

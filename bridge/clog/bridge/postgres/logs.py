@@ -37,7 +37,7 @@ import dataclasses
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -47,31 +47,24 @@ from clog.bridge.postgres.catalogue import Binding, SourceTable
 from clog.bridge.postgres.tables import HASH, Changes, masked, sliced
 from clog.bridge.postgres.types import TablePlan
 from clog.bridge.reach import Reach, committed
-from clog.storage.append import partitions_of
-from clog.storage.column_kinds import widens, word_of
-from clog.storage.commit.handle import Handle
-from clog.storage.config.log_config import LogConfig
-from clog.storage.cuts import logs_by_writer
-from clog.storage.env import dataclass
-from clog.storage.errors import (
-    InvalidInputError,
-    SourceError,
-    SourceReplacedError,
+from clog.storage import InvalidInputError, SourceError, SourceReplacedError, Transaction
+from clog.storage.spi import (
+    Inside,
+    dataclass,
+    hash_keys,
+    key_bytes,
+    to_arrow,
+    to_numpy,
+    united,
 )
-from clog.storage.format.cuts import CutLog
-from clog.storage.keys.hashing import Fingerprints, fingerprints_of, key_bytes
-from clog.storage.numpy_arrays import to_arrow, to_numpy
-from clog.storage.store.contract import together
-from clog.storage.transactions.ids import state_of, taken_by_another
-from clog.storage.transactions.transaction import TIMEOUT_MS_MAX, Transaction
-from clog.storage.types.columns import arrow_schema
-from clog.storage.types.names import folded
 
 if TYPE_CHECKING:
-    from clog.storage.read.table import Table
+    from clog.storage import Table
 
 ID: Final = "clog-capture"
 """The id of every capture's transactions, and so the name of its cut."""
+_TIMEOUT_MS: Final = 86_400_000
+"""As long as a transaction may take."""
 ABOUT: Final = b"capture"
 """The key of the home's record of how all tables are captured; the keys of tables are oids."""
 PRESENT: Final = "present"
@@ -90,7 +83,8 @@ SEED: Final = 0x5EED
 _KEY, _DELETED = "\0key", "\0deleted"
 _Ints = np.ndarray[Any, Any]
 _Flags = np.ndarray[Any, Any]
-_T = TypeVar("_T")
+Words = np.ndarray[Any, Any]
+"""Hashes of keys, two words each."""
 _LookUp = Callable[[pa.Array], tuple[pa.Array, pa.RecordBatch]]
 
 
@@ -113,21 +107,12 @@ class CaptureSettings(Reach):
     hash_key: bytes = dataclasses.field(repr=False)
 
 
-def all_of(calls: Iterable[tuple[Handle, Callable[[], _T]]]) -> list[_T]:
-    """Calls functions for different logs at the same time, and returns their results; raises the
-    first of their errors after all have ended.
-    """
-    done = together([(handle.store, call) for handle, call in calls])
-    for one in done:
-        if isinstance(one, Exception):
-            raise one
-    return [one for one in done if not isinstance(one, Exception)]
-
-
 def is_wider(kind: pa.DataType, narrow: pa.DataType) -> bool:
     """Returns whether every value of the narrow type is one of the other, too."""
-    words = word_of(narrow), word_of(kind)
-    return words[0] is not None and words[1] is not None and widens(words[0], words[1])
+    try:
+        return bool(united(narrow, kind, "") == kind)
+    except InvalidInputError:
+        return False
 
 
 def no_home(url: str) -> InvalidInputError:
@@ -186,10 +171,6 @@ class TableLog:
             ) from e
 
     @property
-    def handle(self) -> Handle:
-        return self.log.handle
-
-    @property
     def is_begun(self) -> bool:
         """Whether something waits for the commit."""
         return bool(self._pending) or self._transaction is not None
@@ -222,14 +203,13 @@ class TableLog:
             return columns.append(pa.field(self._present, pa.bool_()))
         return columns
 
-    def begin(self, shown: Mapping[str, CutLog], *, is_taken_over: bool = False) -> None:
+    def begin(self, shown: Mapping[str, tuple[int, str]], *, is_taken_over: bool = False) -> None:
         """Claims the id (L1), and reads the log's position; ``shown``: the logs in the newest cut.
         ``is_taken_over``: the log may have another table's rows, which the next load removes.
         """
         cut = shown.get(self.log.id)
-        has = self.handle.has_committed
-        self.is_older = cut is not None and not has(cut.version, cut.commit_id)
-        with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
+        self.is_older = cut is not None and not Inside(self.log).has(cut)
+        with self.log.transaction(ID, _TIMEOUT_MS) as t:
             t.abort()
         found = self.log.positions(ID, marks=True)
         if not is_taken_over:
@@ -244,7 +224,7 @@ class TableLog:
                 " another database; capture into a new URL, leave the table out (--exclude"
                 f" {self.table.what}), or load it into the same log (--reload {self.table.what})"
             )
-        if LogConfig.from_overrides(self.handle.tip.head.config).is_ordered:
+        if Inside(self.log).config.is_ordered:
             raise InvalidInputError(
                 f"{self.log.url} has a compaction.strategy other than offset, but a database's"
                 " changes must win in their order, whatever its clock says: change it back"
@@ -337,12 +317,12 @@ class TableLog:
             if self.pending_bytes > FLUSH_BYTES:
                 self.flush()
 
-    def delete_others(self, loaded: list[Fingerprints], time_us: int) -> None:
+    def delete_others(self, loaded: list[Words], time_us: int) -> None:
         """Takes a tombstone for each key that the log has and that is not among those loaded."""
         words = np.concatenate(loaded) if loaded else np.empty((0, 2), np.uint64)
         there = np.sort(_as_one(words))
         for keys in self._stored_keys():
-            mine = _as_one(fingerprints_of(key_bytes(keys), seed=SEED))
+            mine = _as_one(hash_keys(keys, seed=SEED))
             at = np.minimum(np.searchsorted(there, mine), max(len(there) - 1, 0))
             gone = there[at] != mine if len(there) else np.ones(len(mine), bool)
             if gone.any():
@@ -354,22 +334,20 @@ class TableLog:
         """Yields the keys of the log's records, including deleted ones, some repeatedly."""
         for batch in self.log.read(columns=["key"]):
             keys = batch.column(0)
-            words = _as_one(fingerprints_of(key_bytes(keys), seed=SEED))
+            words = _as_one(hash_keys(keys, seed=SEED))
             yield keys.take(to_arrow(np.unique(words, return_index=True)[1]))
 
     def flush(self) -> None:
         """Writes what waits; it becomes visible with the commit."""
         if self._transaction is None:
-            t = self.log.transaction(ID, TIMEOUT_MS_MAX)
+            t = self.log.transaction(ID, _TIMEOUT_MS)
             self._transaction, self._stamp = t, None
         if not self._pending:
             return
         writer = self.log.object_writer(stamp=self._stamp)
         columns = writer.columns
         for batch in self._pending:
-            parts = partitions_of(
-                pa.Table.from_batches([batch]), None, self.handle.tip.head, url=self.log.url
-            )
+            parts = Inside(self.log).partition_of_each(batch)
             made = [
                 batch.column(field.name)
                 if field.name in batch.schema.names
@@ -416,7 +394,7 @@ class TableLog:
         key = self.table.key
         if not key:
             return pa.nulls(rows.num_rows, pa.binary())
-        kind = arrow_schema(self.handle.tip.head.log.schema).field("key").type
+        kind = Inside(self.log).schema.field("key").type
         if len(key) == 1:
             return rows.column(key[0]).cast(kind)
         fields = [rows.schema.field(name) for name in key]
@@ -425,9 +403,7 @@ class TableLog:
 
     def _add(self, rows: pa.RecordBatch, keys: pa.Array, deleted: _Flags, times_us: _Ints) -> None:
         """Adds records that wait for the commit."""
-        schema, count = self.log.handle.tip.head.log.schema, rows.num_rows
-        there = arrow_schema(schema)
-        kind = there.field("value").type
+        kind, count = Inside(self.log).schema.field("value").type, rows.num_rows
         values = []
         for field in kind:
             if field.name in rows.schema.names:
@@ -448,7 +424,7 @@ class TableLog:
     @property
     def _present(self) -> str:
         """The name of the `PRESENT` column, which differs from those of the key."""
-        taken = {folded(name) for name in self.table.key}
+        taken = {name.casefold() for name in self.table.key}
         return next(n for n in (PRESENT, f"{PRESENT}_", f"{PRESENT}__") if n not in taken)
 
     @property
@@ -471,7 +447,7 @@ class TableLog:
         return key_bytes(found.column("key").combine_chunks()), rows
 
 
-def _as_one(words: Fingerprints) -> np.ndarray[Any, Any]:
+def _as_one(words: Words) -> np.ndarray[Any, Any]:
     """Returns fingerprints in a form that compares each as one value."""
     return np.ascontiguousarray(words).view([("a", "<u8"), ("b", "<u8")]).reshape(-1)
 
@@ -493,7 +469,7 @@ class Home:
         self.timeline: int | None = None
         self.bindings: dict[int, Binding] = {}
         self.members: frozenset[str] = frozenset()
-        self.shown: Mapping[str, CutLog] = {}
+        self.shown: Mapping[str, tuple[int, str]] = {}
         self.kept: dict[bytes, bytes] = {}
         self._later: tuple[int, Mapping[bytes, bytes]] = 0, {}
         self.log = settings.made(
@@ -504,8 +480,9 @@ class Home:
 
     def read(self) -> None:
         """Reads the state of the capture; raises if it is another database's, or not a capture."""
-        head = self.log.handle.refresh().head
-        if ID not in head.cuts and any(head.partitions.end):
+        inside = Inside(self.log)
+        inside.refresh()
+        if not inside.has_cut_of(ID) and any(self.log.end_offsets().values()):
             raise InvalidInputError(
                 f"{self.log.url} is a log with records of its own; capture into another URL"
             )
@@ -516,8 +493,8 @@ class Home:
         if mine:
             self.position, mark = mine[0]
             self.timeline = None if mark is None else int(mark)
-        self.members = frozenset(head.members)
-        self.shown = logs_by_writer(self.log.handle, ID)
+        self.members = inside.members
+        self.shown = inside.cut_of(ID)
         rows = self.log.table().to_arrow().select(["key", "value"])
         self.kept = {row["key"]: row["value"] for row in rows.to_pylist()}
         bound = (Binding.read(text) for key, text in self.kept.items() if key.isdigit())
@@ -525,8 +502,8 @@ class Home:
 
     def begin(self) -> None:
         """Claims the id (L1), after `read`, and reads the state of the capture again."""
-        is_new = ID not in self.log.handle.tip.head.cuts
-        with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
+        is_new = not Inside(self.log).has_cut_of(ID)
+        with self.log.transaction(ID, _TIMEOUT_MS) as t:
             t.abort()
         if is_new:
             self.mark_loading([])
@@ -534,12 +511,9 @@ class Home:
 
     def check(self) -> None:
         """Raises if another capture has the id: no further log must be taken from it; one GET."""
-        handle = self.log.handle
-        with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
+        with self.log.transaction(ID, _TIMEOUT_MS) as t:
             t.abort()
-        state = state_of(handle.writer_pages, handle.refresh().head, ID)
-        if state is None or state.epoch != t.epoch:
-            raise taken_by_another(handle, ID, t.epoch)
+        Inside(self.log).check_held(ID, t.epoch)
 
     def keep(self, tables: Sequence[SourceTable], **about: object) -> None:
         """Saves what tables are like and how they are captured; one commit if anything is new."""
@@ -549,7 +523,7 @@ class Home:
         new = {key: text for key, text in records.items() if self.kept.get(key) != text}
         if not new:
             return
-        with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
+        with self.log.transaction(ID, _TIMEOUT_MS) as t:
             t.append([{"key": key, "value": text} for key, text in new.items()])
         self._has(new)
 
@@ -575,8 +549,8 @@ class Home:
 
     def mark_loading(self, logs: Sequence[TableLog]) -> None:
         """Declares which logs every cut must have, and that there is no cut yet."""
-        t = self.log.transaction(ID, TIMEOUT_MS_MAX)
-        t.name_cut([], logs)
+        t = self.log.transaction(ID, _TIMEOUT_MS)
+        t.name_cut([], [one.log for one in logs])
         committed(t)
 
     def cut(
@@ -597,13 +571,14 @@ class Home:
         """Returns a function that does `cut` with what the logs show now, even if they have changed
         by then. It must be called before any other method of the home. No request.
         """
-        t = self.log.transaction(ID, TIMEOUT_MS_MAX)
+        t = self.log.transaction(ID, _TIMEOUT_MS)
         later = {} if position < self._later[0] else self._later[1]
         new: dict[bytes, bytes | None] = dict(records or {})
         new |= {key: text for key, text in later.items() if self.kept.get(key) != text}
         if new:
             t.append([{"key": key, "value": text} for key, text in new.items()])
-        t.name_cut(logs, logs)
+        named = [one.log for one in logs]
+        t.name_cut(named, named)
         t.positions(self._source, {0: (position, str(self._identity.timeline))})
         members = frozenset(one.log.id for one in logs)
 
@@ -750,7 +725,7 @@ class Filler:
 
 def _short(keys: pa.Array) -> _Ints:
     """Returns 32-bit hashes of keys."""
-    words = fingerprints_of(keys, seed=SEED)
+    words = hash_keys(keys, seed=SEED)
     mixed = words[:, 0] ^ words[:, 1]
     return (mixed ^ (mixed >> np.uint64(32))).astype(np.uint32)
 

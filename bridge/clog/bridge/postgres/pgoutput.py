@@ -38,14 +38,15 @@ from clog.bridge.postgres.tables import (
     Truncated,
 )
 from clog.bridge.postgres.types import TablePlan
-from clog.storage.env import dataclass
-from clog.storage.errors import SourceError
-from clog.storage.numpy_arrays import BYTES_MAX, to_arrow
+from clog.storage import SourceError
+from clog.storage.spi import dataclass, to_arrow
 
 OPTIONS: Final[Mapping[str, str]] = {"proto_version": "1"}
 """The options with which the stream is requested, besides the publications."""
 _EPOCH_US: Final = 946_684_800_000_000
 """PostgreSQL's epoch, 2000, counted from 1970."""
+_BYTES_MAX: Final = (1 << 31) - 1
+"""Of a column of text."""
 _PADDING: Final = bytes(16)
 """Follows the last message, so that reading ahead of a check stays within the buffer."""
 _INSERT, _UPDATE, _DELETE = b"IUD"
@@ -287,7 +288,7 @@ class _Buffer:
         rows = len(starts)
         if not rows:
             return pa.nulls(0, pa.string())
-        if len(self.data) > BYTES_MAX or (starts[1:] < ends[:-1]).any():
+        if len(self.data) > _BYTES_MAX or (starts[1:] < ends[:-1]).any():
             pairs = zip(starts.tolist(), ends.tolist(), valid.tolist(), strict=True)
             parts = [self.data[s:e] if v else None for s, e, v in pairs]
             return pa.array(parts, pa.binary()).view(pa.string())
@@ -353,7 +354,7 @@ def _relation(message: _Message) -> Relation:
 
 def _truncated(message: _Message) -> tuple[int, ...]:
     count, _options = message.numbers("IB")
-    if count > BYTES_MAX:
+    if count > _BYTES_MAX:
         raise _broken("has a message that ends too early")
     oids = message.numbers(f"{count}I")
     message.end()

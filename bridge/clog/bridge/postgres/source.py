@@ -31,14 +31,14 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from clog.bridge.postgres.types import Connection, TablePlan, session_options
-from clog.storage.env import dataclass, from_extra
-from clog.storage.errors import (
+from clog.storage import (
     InvalidInputError,
     SourceError,
     SourcePurgedError,
     SourceReplacedError,
     SourceUnavailableError,
 )
+from clog.storage.spi import dataclass, from_extra
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

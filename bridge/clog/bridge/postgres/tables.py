@@ -19,8 +19,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.env import dataclass
-from clog.storage.errors import InvalidInputError
+from clog.storage import InvalidInputError
+from clog.storage.spi import dataclass
 
 _Flags = np.ndarray[Any, Any]
 HASH: Final = "hash"

@@ -22,9 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.storage.env import dataclass
-from clog.storage.errors import InvalidInputError, SourceError
-from clog.storage.numpy_arrays import to_arrow, to_numpy, validity_of
+from clog.storage import InvalidInputError, SourceError
+from clog.storage.spi import dataclass, to_arrow, to_numpy
 
 if TYPE_CHECKING:
     from clog.bridge.postgres.tables import Column
@@ -291,7 +290,7 @@ def _octets(texts: pa.Array) -> pa.Array:
     octets = (digits[0::2] << 4) | digits[1::2]
     ends = np.zeros(len(texts) + 1, np.int32)
     np.cumsum(np.where(there, lengths // 2 - 1, 0), out=ends[1:])
-    buffers = [validity_of(texts), pa.py_buffer(ends), pa.py_buffer(octets)]
+    buffers = [_validity(texts), pa.py_buffer(ends), pa.py_buffer(octets)]
     return pa.Array.from_buffers(pa.binary(), len(texts), buffers)
 
 
@@ -300,6 +299,13 @@ def _offsets(texts: pa.Array) -> np.ndarray[Any, np.dtype[np.int32]]:
     if not len(texts):
         return np.zeros(1, np.int32)
     return np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, 4 * texts.offset)
+
+
+def _validity(texts: pa.Array) -> pa.Buffer | None:
+    """Returns the bits that say which texts are not null, or None if all are."""
+    if not texts.null_count:
+        return None
+    return pa.py_buffer(np.packbits(to_numpy(texts.is_valid()), bitorder="little"))
 
 
 _HEX: Final = np.full(256, 255, np.uint8)
@@ -388,7 +394,7 @@ def _lists(element: Form, dimensions: int) -> Form:
         array = element.made(parts)
         for level in reversed(levels[1:]):
             array = _list_array(level, array, None)
-        return _list_array(levels[0], array, validity_of(texts))
+        return _list_array(levels[0], array, _validity(texts))
 
     return Form(kind, made, "; ".join(filter(None, notes)))
 

@@ -33,11 +33,8 @@ from clog.bridge.postgres.source import Queries, Source, literal, load, lsn_of, 
 from clog.bridge.postgres.tables import HASH, Changes, hash_key, masked
 from clog.bridge.postgres.types import TablePlan, plan_of
 from clog.bridge.reach import Reach
-from clog.storage import Cut, Log
-from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
-from clog.storage.keys.hashing import hash_keys, key_bytes
-from clog.storage.numpy_arrays import to_arrow, to_numpy
-from clog.storage.types.columns import BYTES
+from clog.storage import Clock, Cut, Ids, Log, SystemClock, SystemIds
+from clog.storage.spi import Inside, dataclass, hash_keys, key_bytes, to_arrow, to_numpy
 
 RANGES: Final = 1 << 14
 SHOWN_MAX: Final = 10
@@ -199,7 +196,7 @@ class _Home:
 
     @classmethod
     def read(cls, log: Log) -> "_Home":
-        rows = log.table().to_arrow().to_pylist() if log.schema == BYTES else []
+        rows = log.table().to_arrow().to_pylist() if not Inside(log).is_typed else []
         kept = {row["key"]: row["value"] for row in rows}
         if ABOUT not in kept:
             raise no_home(log.url)
@@ -492,7 +489,7 @@ def _column_words(column: pa.Array, seed: int) -> Words:
     if pa.types.is_floating(kind) or pa.types.is_temporal(kind):
         there = there.view(pa.int32() if kind.bit_width == 32 else pa.int64())
     if len(there):
-        words[valid] = hash_keys(key_bytes(there), seed=seed)[:, 0] | _ONE
+        words[valid] = hash_keys(there, seed=seed)[:, 0] | _ONE
     return words
 
 

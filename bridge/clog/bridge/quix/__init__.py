@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from clog.storage.env import from_extra, install_extra
-from clog.storage.errors import InvalidInputError
+from clog.storage import InvalidInputError
+from clog.storage.spi import from_extra
 
 RELEASES: Final = ("3.28.",)
 """The releases of quix-streams that have the store manager that `stores` extends."""
@@ -44,7 +44,7 @@ def keep_state(
     if not quixstreams.__version__.startswith(RELEASES):
         raise InvalidInputError(
             f"quix-streams {quixstreams.__version__} may store its state differently from"
-            f" {'x, '.join(RELEASES)}x, which clog supports; {install_extra('quixstreams')}"
+            f" {'x, '.join(RELEASES)}x, which clog supports; install such a release"
         )
     from clog.bridge.quix.stores import ClogStateStoreManager
 

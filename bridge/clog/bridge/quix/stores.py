@@ -44,8 +44,7 @@ from quixstreams.state.metadata import Marker
 from quixstreams.utils.json import dumps, loads
 
 from clog.state import StateStore
-from clog.storage import Log
-from clog.storage.errors import InvalidInputError, SourcePurgedError, SourceTruncatedError
+from clog.storage import InvalidInputError, Log, SourcePurgedError, SourceTruncatedError
 
 POSITION: Final = b"position"
 """The key of the position; every key of a store has a zero byte."""

@@ -241,6 +241,18 @@ class LogConfig:
         """
         return _from_overrides(tuple(sorted(overrides.items())))
 
+    @staticmethod
+    def parsed(given: Mapping[str, object]) -> dict[str, str]:
+        """Returns overrides as canonical strings (`parse_overrides`)."""
+        return parse_overrides(given)
+
+    @staticmethod
+    def why_not(name: str) -> str | None:
+        """Returns why a topic's config has no counterpart here; None if it has one."""
+        if why := POINTLESS.get(name):
+            return f"it has no effect here: {why}"
+        return None if name in DEFINITIONS else "clog has no equivalent"
+
     @property
     def compact(self) -> bool:
         """Whether superseded records are removed, so that every record needs a key (S5)."""

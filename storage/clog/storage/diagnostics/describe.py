@@ -10,20 +10,21 @@ The newest version alone shows what an erasure waits for, and what delays it (S5
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
 from operator import itemgetter
-from typing import Final, TypedDict, cast
+from typing import Final, NamedTuple, Self, TypedDict, cast
 
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import first_open_version
 from clog.storage.config.log_config import LogConfig
 from clog.storage.config.units import moment, with_times
 from clog.storage.env import dataclass
-from clog.storage.format.chunks import Chunk, Segment
+from clog.storage.format.chunks import Chunk, ObjectRef, Segment
+from clog.storage.format.columns import ColumnsRef
 from clog.storage.format.commits import Commit, Edit, EditRecord, Head, edit_of, read_commit
-from clog.storage.format.documents import NONE
+from clog.storage.format.documents import NONE, snapshot_path
 from clog.storage.format.erasures import ErasureEntry
 from clog.storage.format.log_info import FOREIGN_POSITIONS, SUPERSEDED_ROWS
 from clog.storage.format.manifest import Manifest, apply, overdue
@@ -33,7 +34,7 @@ from clog.storage.publications.publish import kept_for_views
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds, retention_held
 from clog.storage.read.scan import partitions_named
 from clog.storage.readers import Holds, read_holds
-from clog.storage.store.contract import Store
+from clog.storage.store.contract import Store, WrappingStore
 from clog.storage.types.evolve import schema_words
 
 SWEEP_AFTER_MS: Final = 86_400_000
@@ -695,3 +696,92 @@ def _holder(head: Head, needed: int, holds: Holds, *, due_ms: int, now_ms: int) 
                 f"the reader {hold.name!r} holds version {hold.version} until {until} at the latest"
             )
     return ""
+
+
+class Written(NamedTuple):
+    """What the newest commits of a log wrote, for estimates of what it costs: sums over commits
+    within ``span_ms``; bytes of snapshots are those of the last one.
+
+    ``stored_bytes`` are the log's now, with files that wait to be deleted; ``reads_back``: each
+    commit is read after it was written, as exclusive creates of the store are only probed.
+    """
+
+    span_ms: int
+    commits: int
+    commit_bytes: int
+    appends: int
+    append_objects: int
+    append_bytes: int
+    other_objects: int
+    other_bytes: int
+    snapshots: int
+    snapshot_bytes: int = 0
+    columns: int = 0
+    columns_bytes: int = 0
+    stored_bytes: int = 0
+    reads_back: bool = False
+
+    @classmethod
+    def by(cls, handle: Handle, commits: int) -> Self:
+        """Returns what the newest commits wrote, without the creation; a GET for each and for each
+        large edit, those of a manifest, and one LIST.
+        """
+        store, tip, manifest = handle.store, handle.tip, handle.manifest()
+        metered = _Metered(store)
+        found = []
+        for version in range(max(1, tip.version + 1 - commits), tip.version + 1):
+            try:
+                found.append(read_commit(metered, version))
+            except FileNotFoundError:
+                continue  # Deleted with its block.
+        edits = [edit_of(store, commit.record) for commit in found]
+        added = [{c.object for _, c in e.add.chunks} for e in edits if e.add]
+        made = [_rewritten(edit) for edit in edits if edit.replace]
+        columns = _columns_written(found)
+        return cls(
+            span_ms=found[-1].record.time_ms - found[0].record.time_ms if found else 0,
+            commits=len(found),
+            commit_bytes=metered.size_bytes,
+            appends=len(added),
+            append_objects=sum(map(len, added)),
+            append_bytes=sum(o.size_bytes for objects in added for o in objects),
+            other_objects=sum(map(len, made)),
+            other_bytes=sum(o.size_bytes for objects in made for o in objects),
+            snapshots=len({c.head.snapshot for c in found} - {None}),
+            snapshot_bytes=_snapshot_bytes(store, tip),
+            columns=len(columns),
+            columns_bytes=sum(ref.size_bytes for ref in columns),
+            stored_bytes=sum(r.size_bytes for r in manifest.released)
+            + sum(manifest.files().values()),
+            reads_back=not store.create_is_proven,
+        )
+
+
+class _Metered(WrappingStore):
+    """Counts the bytes that are read."""
+
+    size_bytes = 0
+
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        data = self.inner.get(path, start, end)
+        self.size_bytes += len(data)
+        return data
+
+
+def _columns_written(commits: Sequence[Commit]) -> set[ColumnsRef]:
+    """Returns the documents of columns that were written for these commits."""
+    made_at = {commit.version - 1 for commit in commits}
+    refs = {commit.head.partitions.ref for commit in commits}
+    return {ref for ref in refs if ref is not None and ref.version in made_at}
+
+
+def _snapshot_bytes(store: Store, tip: Commit) -> int:
+    ref = tip.head.snapshot
+    found = [] if ref is None else store.list(snapshot_path(ref.version))
+    return sum(snapshot.size_bytes for snapshot in found)
+
+
+def _rewritten(edit: Edit) -> set[ObjectRef]:
+    """Returns the objects of a replacement that were not among its sources."""
+    old = {path for r in edit.replace for path, _ in r.sources}
+    return {c.object for r in edit.replace for c in r.chunks if c.object.path not in old}

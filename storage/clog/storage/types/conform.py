@@ -40,6 +40,8 @@ from clog.storage.column_kinds import (
     of_plain,
     stored_kind,
     takes,
+    widens,
+    word_of,
 )
 from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import of_lists, to_arrow, to_numpy
@@ -105,6 +107,18 @@ def type_problem(given: pa.DataType, kind: pa.DataType, path: str) -> str | None
     if given == kind or types.is_null(given) or (not nested and takes(kind, given)):
         return None
     return f"{path} has type {given}; the log's schema says {kind}"
+
+
+def united(now: pa.DataType, then: pa.DataType, path: str) -> pa.DataType:
+    """Returns that of two types of numbers, texts or times which has the values of both; raises if
+    neither has.
+    """
+    before, after = word_of(now), word_of(then)
+    if before is not None and after is not None and widens(before, after):
+        return then
+    if problem := type_problem(then, now, path):
+        raise InvalidInputError(problem)
+    return now
 
 
 def refusal(unfit: UnfitError) -> InvalidInputError:
@@ -342,9 +356,9 @@ def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
         raise refusal(e) from None
 
 
-def fitting_python(values: Sequence[Any], field: pa.Field) -> tuple[pa.Array, dict[int, str]]:
-    """Returns those of Python's values that fit a field, in its type and in their order; and for
-    the others, by index, why they do not fit. These are found by bisection.
+def fitted(values: pa.Array | Sequence[Any], field: pa.Field) -> tuple[pa.Array, dict[int, str]]:
+    """Returns those of Arrow's or Python's values that fit a field, in its type and in their order;
+    and for the others, by index, why they do not fit. These are found by bisection.
     """
     parts: list[pa.Array] = []
     unfit: dict[int, str] = {}
@@ -352,8 +366,10 @@ def fitting_python(values: Sequence[Any], field: pa.Field) -> tuple[pa.Array, di
     while waiting:
         low, high = waiting.pop()
         try:
-            made = made_of_python(values[low:high], field.type, field.name)
-            parts.append(conformed(made, field))
+            part = values[low:high]
+            if not isinstance(part, pa.Array):
+                part = made_of_python(part, field.type, field.name)
+            parts.append(conformed(part, field))
         except UnfitError as e:
             middle = (low + high) // 2
             if middle == low:

@@ -207,9 +207,9 @@ def test_exports_load_arrow_only_when_asked():
 
 
 DURATIONS = {
-    *("clean_ms", "eta_ms", "hold_ms", "index_ms", "lag_ms", "overdue_ms", "timeout_ms"),
-    *("retention_check_ms", "until_retention_ms", "until_tombstone_ms", "until_version_ms"),
-    "watch_readers_ms",
+    *("clean_ms", "eta_ms", "hold_ms", "index_ms", "interval_ms", "lag_ms", "overdue_ms"),
+    *("retention_check_ms", "timeout_ms", "until_retention_ms", "until_tombstone_ms"),
+    *("until_version_ms", "wait_ms", "watch_readers_ms"),
 }
 
 
@@ -326,7 +326,9 @@ def parameters() -> Iterator[tuple[str, list[str], str]]:
     """Of all that is exported and documented: its name, its parameters or fields, its docstring."""
     for name, value in exported().items():
         if inspect.isclass(value) and is_dataclass(value):
-            yield name, [field.name for field in fields(value)], inspect.getdoc(value) or ""
+            bases = [each for each in value.__mro__ if is_dataclass(each)]
+            docstring = "\n".join(inspect.getdoc(each) or "" for each in bases)
+            yield name, [field.name for field in fields(value)], docstring
         members = {name: value} if inspect.isfunction(value) else {}
         if inspect.isclass(value) and name not in CALLED_BY_SPARK:
             members = {f"{name}.{own}": getattr(value, own) for own in vars(value) if own[0] != "_"}

@@ -15,6 +15,7 @@ ORDERS = {
 }
 ROOTS = ("storage", "cleaner", "connector", "bridge")
 WHERE = {
+    "bridge.capturing": ("bridge/README.md", "## What captures share\n"),
     "bridge.postgres": ("bridge/README.md", "## Rooms of the bridge to PostgreSQL\n"),
     "cli": ("cleaner/README.md", "## Rooms of the command line\n"),
 }
@@ -23,7 +24,7 @@ WHERE = {
 
 def test_the_readmes_name_the_rooms_in_their_order():
     """Each row of the table under "Rooms" is one layer of the contract, from the top down."""
-    assert len(ORDERS) == 6
+    assert len(ORDERS) == 7
     for package, order in ORDERS.items():
         readme, heading = WHERE.get(package, (f"{package}/README.md", "## Rooms\n"))
         text = (ROOT / readme).read_text().split(heading)[1].split("\n## ")[0]

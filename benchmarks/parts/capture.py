@@ -4,7 +4,7 @@
     python benchmarks/parts/capture.py --mysql [--rows 200000]
     python benchmarks/parts/capture.py --far [--commits 500] [--tables 3 50] [--proven]
 
-Each line is a run of ``capture(once=True)`` in a process of its own, with the CPU seconds (user and
+Each line is a run of `clog capture --once` in a process of its own, with the CPU seconds (user and
 system) and the peak of its memory; nothing but the process that captures is counted, and of its
 CPU seconds what a run takes that finds nothing is not. Rows have about 200 bytes; those with
 look-ups 2.5 KB, which updates leave out and the capture has to find in the log. ``--big`` rows are
@@ -37,7 +37,7 @@ from typing import Any
 
 import psycopg2
 
-from clog.bridge.postgres.logs import ID
+from clog.bridge.capturing.logs import ID
 from clog.storage import Log, snapshot
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -46,18 +46,20 @@ from peers.postgres import Server
 
 CAPTURE = """
 import json, resource, sys
-from clog.bridge import capture, capture_mysql
-run = capture_mysql if sys.argv[1].startswith("mysql:") else capture
-done = run(*sys.argv[1:3], once=True)
+from clog.bridge import CaptureSettings, PostgresSettings, capture, capture_mysql
+if sys.argv[1].startswith("mysql:"):
+    done = capture_mysql(*sys.argv[1:3], CaptureSettings(once=True))
+else:
+    done = capture(*sys.argv[1:3], PostgresSettings(once=True))
 used = resource.getrusage(resource.RUSAGE_SELF)
 peak = next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("VmHWM"))
 print(json.dumps({"rows": done.rows, "cpu": used.ru_utime + used.ru_stime, "mib": peak / 1024}))
 """
 FOLLOW = """
 import json, sys
-from clog.bridge import capture
+from clog.bridge import PostgresSettings, capture
 given = json.loads(sys.argv[3])
-capture(*sys.argv[1:3], **given, tables=sys.argv[4:])
+capture(*sys.argv[1:3], PostgresSettings(**given, tables=sys.argv[4:]))
 """
 EACH_WAY_MS, PAUSE_MAX_S, LOOK_S, START_S, WARM = 50, 0.4, 0.02, 300, 5
 TABLE = """create table t (id bigint primary key, a int, b timestamptz, c text, big text);

@@ -27,10 +27,10 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from psycopg2.extras import LogicalReplicationConnection
 
+from clog.bridge.capturing.tables import Column, TablePlan
 from clog.bridge.postgres.pgoutput import OPTIONS, Decoder
 from clog.bridge.postgres.source import load
-from clog.bridge.postgres.tables import Column
-from clog.bridge.postgres.types import TablePlan, plan_of, session_options
+from clog.bridge.postgres.types import plan_of, session_options
 from clog.storage import Log
 
 sys.path.append(str(Path(__file__).parents[1]))

@@ -23,6 +23,8 @@ from harness.measure import Result, Row, in_child
 from peers.environments import VERSIONS
 from peers.kafka import Broker
 
+from clog.bridge import MirrorSettings
+
 TITLE = "Mirrors beside bare clients of Kafka"
 ENVIRONMENT = "tables"
 ENGINE = "Python; Kafka: the broker"
@@ -158,9 +160,11 @@ def _mirror(address: str, topic: str, url: str, rows: int) -> dict[str, float]:
     def act() -> None:
         done = mirror(
             *(f"kafka://{address}/{topic}", url),
-            once=True,
-            on_progress=lambda now: got.append(now.records),
-            should_stop=lambda: got[-1] >= rows,
+            MirrorSettings(
+                once=True,
+                on_progress=lambda now: got.append(now.records),
+                should_stop=lambda: got[-1] >= rows,
+            ),
         )
         got.append(done.records)
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import duckdb
 import psycopg2
 
-from clog.bridge import capture
+from clog.bridge import PostgresSettings, capture
 from clog.storage import Log, snapshot
 
 SCHEMA = """
@@ -141,7 +141,7 @@ def run(dsn: str, url: str) -> None:
     for day in (1, 2):
         shop = threading.Thread(target=sell, args=(dsn, range(1000 * day, 1000 * day + 200), day))
         shop.start()
-        done = capture(dsn, url, once=True)
+        done = capture(dsn, url, PostgresSettings(once=True))
         orders, wrong = report(url)
         print(f"day {day}: {orders} orders at {done.position}, {wrong} that do not add up")
         shop.join()

@@ -17,6 +17,7 @@ from siege import ENDS_WITHIN_S, Siege, left_of, sweep
 from stage import options, play
 from world import World
 
+from clog.bridge import MirrorSettings
 from clog.cleaner import Cleaner
 from clog.storage import Log
 from clog.storage.diagnostics.verify import verify_log
@@ -124,7 +125,7 @@ class MirrorSiege(Siege):
 
         source = f"kafka://{self.broker.address}/{TOPIC}"
         url, storage_options = self.world.url_of(TOPIC), self.world.storage_options
-        mirror(source, url, once=True, storage_options=storage_options)
+        mirror(source, url, MirrorSettings(once=True, storage_options=storage_options))
         return []
 
     def _verified(self) -> Any:

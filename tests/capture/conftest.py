@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clog.bridge import capture
+from clog.bridge import PostgresSettings, capture
 from clog.storage import Log, snapshot
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -78,7 +78,7 @@ class Shop:
         self.postgres.sql(*statements)
 
     def capture(self, **more):
-        return capture(self.postgres.dsn, self.url, once=True, **more)
+        return capture(self.postgres.dsn, self.url, PostgresSettings(once=True, **more))
 
     @contextmanager
     def followed(self, **more):
@@ -88,7 +88,7 @@ class Shop:
         def follow():
             hooks = {"on_progress": told.append, "should_stop": stop.is_set}
             try:
-                capture(self.postgres.dsn, self.url, **hooks, **more)
+                capture(self.postgres.dsn, self.url, PostgresSettings(**hooks, **more))
             except Exception as e:
                 errors.append(e)
 

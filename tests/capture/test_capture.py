@@ -2,7 +2,7 @@
 
 import pytest
 
-from clog.bridge import capture
+from clog.bridge import PostgresSettings, capture
 from clog.storage import InvalidInputError, Log, snapshot
 
 
@@ -20,7 +20,7 @@ def test_all_tables_are_there_at_one_cut(postgres, url):
         "insert into a select i, 'v' || i from generate_series(1, 1000) i",
         "insert into b values (1, 1, 1.5)",
     )
-    done = capture(postgres.dsn, url, once=True)
+    done = capture(postgres.dsn, url, PostgresSettings(once=True))
     assert done.position is not None
     cut = snapshot(url)
     assert {u.rpartition("/")[2] for u in cut.logs} == {"shop", "public.a", "public.b"}
@@ -31,7 +31,7 @@ def test_all_tables_are_there_at_one_cut(postgres, url):
         "delete from a where id = 2",
         "update a set id = 5000 where id = 3",
     )
-    done = capture(postgres.dsn, url, once=True)
+    done = capture(postgres.dsn, url, PostgresSettings(once=True))
     assert done.transactions == 4
     cut = snapshot(url)
     for name in ("a", "b"):
@@ -59,6 +59,6 @@ def test_a_malformed_address_shows_no_password(dsn, url):
     """In whatever way it was written; the error says how to write one."""
     pytest.importorskip("psycopg2")
     with pytest.raises(InvalidInputError, match="postgres://USER@HOST") as e:
-        capture(dsn, url, once=True)
+        capture(dsn, url, PostgresSettings(once=True))
     assert "hunter2" not in str(e.value)
     assert e.value.__cause__ is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clog.bridge import capture, verify_capture
+from clog.bridge import PostgresSettings, capture, verify_capture
 from clog.storage import (
     CommitConflictError,
     InvalidInputError,
@@ -191,7 +191,11 @@ def test_no_cut_has_half_of_a_column_that_was_added_again(shop):
                 shop.sql(change, "update t set id = 3 where id = 1")
             found.append({row["v"] for row in shop.rows()})
 
-    capture(shop.postgres.dsn, shop.url, on_progress=look, should_stop=lambda: {42} in found)
+    capture(
+        shop.postgres.dsn,
+        shop.url,
+        PostgresSettings(on_progress=look, should_stop=lambda: {42} in found),
+    )
     assert {len(values) for values in found} == {1}
 
 
@@ -466,7 +470,7 @@ def test_another_history_is_not_gone_on_with(shop):
     """H-C20: a position of another timeline; and for a missing slot no new one is created
     automatically.
     """
-    from clog.bridge.postgres.logs import ID
+    from clog.bridge.capturing.logs import ID
 
     shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1)")
     shop.capture()
@@ -578,7 +582,11 @@ def test_a_second_capture_takes_over(shop):
             shop.sql("insert into t values (2, 2)")
 
     with pytest.raises(TransactionFencedError):
-        capture(shop.postgres.dsn, shop.url, on_progress=second, should_stop=lambda: False)
+        capture(
+            shop.postgres.dsn,
+            shop.url,
+            PostgresSettings(on_progress=second, should_stop=lambda: False),
+        )
     shop.capture()
     shop.check()
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from clog.bridge import capture_mysql, verify_capture_mysql
+from clog.bridge import CaptureSettings, TableSettings, capture_mysql, verify_capture_mysql
 from clog.storage import Log, snapshot, snapshots
 from clog.storage.errors import (
     InvalidInputError,
@@ -24,13 +24,15 @@ pytestmark = pytest.mark.nightly
 
 FOLLOW = """
 import sys
-from clog.bridge import capture_mysql
-capture_mysql(*sys.argv[1:], on_progress=lambda told: print("at", told.position, flush=True))
+from clog.bridge import CaptureSettings, capture_mysql
+def on_progress(told):
+    print("at", told.position, flush=True)
+capture_mysql(*sys.argv[1:], CaptureSettings(on_progress=on_progress))
 """
 
 
 def taken(mysql, url, **more):
-    return capture_mysql(mysql.dsn, url, once=True, **more)
+    return capture_mysql(mysql.dsn, url, CaptureSettings(once=True, **more))
 
 
 def shown(mysql, url, name):
@@ -134,7 +136,7 @@ def test_what_differs_from_the_source_is_found(mysql, url, monkeypatch):
     assert told == [(f"{name}.t", 3, 3, 0), (f"{name}.u", 3, 3, 0), (f"{name}.w", 0, 0, 0)]
     mysql.sql("update u set id = 9 where id = 1", "insert into u values (4, '', '')")
     mysql.sql("truncate w")
-    found = verify_capture_mysql(mysql.dsn, url, exclude=["t"])
+    found = verify_capture_mysql(mysql.dsn, url, TableSettings(exclude=["t"]))
     assert found.is_equal, found
     assert found.skipped == {f"{name}.w": "it was emptied in the meantime"}
     assert [(one.rows, one.log_rows, one.changed) for one in found.tables] == [(2, 2, 3)]
@@ -142,7 +144,7 @@ def test_what_differs_from_the_source_is_found(mysql, url, monkeypatch):
         *("set sql_log_bin = 0", "delete from t where id = 3", "update u set w = 'x' where id = 2"),
         "insert into u values (7, '', '')",
     )
-    one, other = verify_capture_mysql(mysql.dsn, url, tables=["t", "u"]).tables
+    one, other = verify_capture_mysql(mysql.dsn, url, TableSettings(tables=["t", "u"])).tables
     assert [(d.key, d.why) for d in one.differences] == [("id=3, k=a", "only the log has it")]
     assert {(d.key, d.why) for d in other.differences} == {
         ("id=2", "w differs"),
@@ -198,7 +200,7 @@ def test_what_cannot_be_followed_is_refused(mysql, url, tmp_path, monkeypatch):
     other = f"{mysql.name}x"
     mysql.sql(f"create database {other}", f"create table {other}.t (id int primary key)")
     with pytest.raises(SourceReplacedError, match="new URL"):
-        capture_mysql(mysql.server.dsn(other), url, once=True)
+        capture_mysql(mysql.server.dsn(other), url, CaptureSettings(once=True))
     monkeypatch.setenv("CLOG_CAPTURE_HASH_KEY", "0123456789abcdef")
     mysql.sql("insert into t values (1, 'secret')")
     masked = str(tmp_path / "masked")

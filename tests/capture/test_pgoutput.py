@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clog.bridge.capturing.tables import Form, TablePlan, Truncated
 from clog.bridge.postgres.pgoutput import Decoder
-from clog.bridge.postgres.tables import Truncated
-from clog.bridge.postgres.types import Form, TablePlan
 from clog.storage import ClogError, SourceError
 
 TEXT = Form(pa.string(), lambda texts: texts.view(pa.binary()).cast(pa.string()))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from clog.bridge import capture
+from clog.bridge import PostgresSettings, capture
 from clog.storage import (
     InvalidInputError,
     Log,
@@ -96,14 +96,16 @@ def test_what_is_refused_does_not_end_a_capture_that_runs(shop, postgres_server,
         until(lambda: told and told[-1].position)
         if dispute == "another database":
             with pytest.raises(SourceReplacedError, match="capture into a new URL"):
-                capture(postgres_server.dsn, url, once=True)
+                capture(postgres_server.dsn, url, PostgresSettings(once=True))
         elif dispute == "a publication":
             postgres.sql("create publication p for table t")
             with pytest.raises(InvalidInputError, match="its own publication, but publication"):
-                capture(postgres.dsn, url, once=True, publication="p")
+                capture(postgres.dsn, url, PostgresSettings(once=True, publication="p"))
         else:
             with pytest.raises(InvalidInputError, match=r"already has \['v'\]"):
-                capture(postgres.dsn, url, once=True, masks={"public.t.v": "drop"})
+                capture(
+                    postgres.dsn, url, PostgresSettings(once=True, masks={"public.t.v": "drop"})
+                )
         postgres.sql("insert into t values (2, 'b')")
         until(lambda: told[-1].transactions == 1)
 
@@ -119,9 +121,9 @@ def test_a_user_who_may_not_publish_is_told_what_to_do(shop):
     ):
         shop.sql(more)
         with pytest.raises(SourceError, match=rf"{why}.*CREATE PUBLICATION .*--publication"):
-            capture(dsn, shop.url, once=True)
+            capture(dsn, shop.url, PostgresSettings(once=True))
     shop.sql("create publication p for table t")
-    assert capture(dsn, shop.url, once=True, publication="p").position
+    assert capture(dsn, shop.url, PostgresSettings(once=True, publication="p")).position
     shop.sql(f"drop owned by {name}", f"drop role {name}")
 
 
@@ -131,14 +133,14 @@ def test_a_slot_whose_log_was_removed_stops(servers, url):
     """
     server = servers("bounded", {"max_slot_wal_keep_size": "16MB", "min_wal_size": "32MB"})
     sql(server, TABLE, "insert into t select i, 'a' from generate_series(1, 10) i")
-    capture(server.dsn, url, once=True)
+    capture(server.dsn, url, PostgresSettings(once=True))
     sql(server, "delete from t where id = 1")
     status = "select wal_status from pg_replication_slots"
     while sql(server, status) != [("lost",)]:
         sql(server, "create table w as select repeat('x', 999) from generate_series(1, 20000)")
         sql(server, "drop table w", "select pg_switch_wal()", "checkpoint")
     with pytest.raises(SourcePurgedError, match=r"lost changes that it had to keep.*--reload"):
-        capture(server.dsn, url, once=True)
+        capture(server.dsn, url, PostgresSettings(once=True))
     assert command(server.dsn, url, "--once", "--reload", "all").returncode == 0
     check(server, url)
     assert sql(server, status) == [("reserved",)]
@@ -169,23 +171,23 @@ def test_a_standby_that_took_over_with_all(servers, url):
     primary = servers("primary")
     sql(primary, TABLE, "insert into t values (1, 'a'), (2, 'b')")
     standby = servers("standby", prepare=lambda one: standby_of(primary, one))
-    capture(primary.dsn, url, once=True)
+    capture(primary.dsn, url, PostgresSettings(once=True))
     with pytest.raises(InvalidInputError, match="is a standby; capture its primary"):
-        capture(standby.dsn, url, once=True)
+        capture(standby.dsn, url, PostgresSettings(once=True))
     until(lambda: caught_up(primary, standby))
     primary.kill()
     standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
     sql(standby, "delete from t where id = 1", "insert into t values (3, 'c')")
     with pytest.raises(SourcePurgedError, match="does not exist"):
-        capture(standby.dsn, url, once=True)
-    capture(standby.dsn, url, once=True, reload=True)
+        capture(standby.dsn, url, PostgresSettings(once=True))
+    capture(standby.dsn, url, PostgresSettings(once=True, reload=True))
     check(standby, url)
     sql(standby, "insert into t values (4, 'd')")
-    capture(standby.dsn, url, once=True)
+    capture(standby.dsn, url, PostgresSettings(once=True))
     check(standby, url)
     primary.__enter__()  # It comes back, and does not know that it was replaced.
     with pytest.raises(SourceReplacedError, match="timeline"):
-        capture(primary.dsn, url, once=True)
+        capture(primary.dsn, url, PostgresSettings(once=True))
 
 
 def test_a_standby_that_took_over_without_the_last_changes(servers, url):
@@ -198,14 +200,14 @@ def test_a_standby_that_took_over_without_the_last_changes(servers, url):
     until(lambda: caught_up(primary, standby))
     standby.stop("fast")
     sql(primary, "insert into t values (2, 'lost')")
-    capture(primary.dsn, url, once=True)
+    capture(primary.dsn, url, PostgresSettings(once=True))
     primary.kill()
     standby.__enter__()
     standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
     sql(standby, *(f"insert into t values ({i}, 'new')" for i in range(10, 200)))
     with pytest.raises(SourceReplacedError, match="after a failover"):
-        capture(standby.dsn, url, once=True)
-    capture(standby.dsn, url, once=True, reload=True)
+        capture(standby.dsn, url, PostgresSettings(once=True))
+    capture(standby.dsn, url, PostgresSettings(once=True, reload=True))
     check(standby, url)
 
 
@@ -223,17 +225,17 @@ def test_a_server_that_was_restored_from_a_copy(servers, url):
     server.__enter__()
     sql(server, "insert into t select i, 'lost' from generate_series(10, 10000) i")
     sql(server, "delete from t where id = 1")
-    capture(server.dsn, url, once=True)
+    capture(server.dsn, url, PostgresSettings(once=True))
     server.stop("fast")
     shutil.rmtree(server.data)
     copy.rename(server.data)
     server.__enter__()
     with pytest.raises(SourceReplacedError, match=r"lost its end.*--reload"):
-        capture(server.dsn, url, once=True)
-    capture(server.dsn, url, once=True, reload=True)
+        capture(server.dsn, url, PostgresSettings(once=True))
+    capture(server.dsn, url, PostgresSettings(once=True, reload=True))
     check(server, url)
     sql(server, "insert into t values (3, 'c')", "delete from t where id = 2")
-    capture(server.dsn, url, once=True)
+    capture(server.dsn, url, PostgresSettings(once=True))
     check(server, url)
 
 
@@ -289,7 +291,7 @@ def test_a_server_is_known_by_its_certificate(
     renamed = dsn.replace("127.0.0.1", "localhost"), dsn.replace(str(authority), str(other))
     for one in (plain, *renamed):
         with pytest.raises(SourceUnavailableError) as e:
-            capture(one, url, once=True)
+            capture(one, url, PostgresSettings(once=True))
         assert secret not in str(e.value)
     monkeypatch.setenv("PGPASSWORD", "wrong-hunter2")
     told = command(dsn, url, "--once", CLOG_LOG="debug")
@@ -300,7 +302,7 @@ def test_a_server_is_known_by_its_certificate(
 def refuses(dsn, url):
     """Returns whether a server does not respond."""
     try:
-        capture(dsn, url, once=True)
+        capture(dsn, url, PostgresSettings(once=True))
     except SourceUnavailableError:
         return True
     return False

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clog.bridge import verify_capture
+from clog.bridge import TableSettings, verify_capture
 from clog.bridge.postgres import catalogue
 from clog.bridge.postgres.source import lsn_of
 from clog.storage import InvalidInputError, SourceError
@@ -398,7 +398,9 @@ class Played:
 
     def check(self):
         """Each log equals its table, and nothing has been left out."""
-        found = verify_capture(self.shop.postgres.dsn, self.shop.url, tables=["s*.*"])
+        found = verify_capture(
+            self.shop.postgres.dsn, self.shop.url, TableSettings(tables=["s*.*"])
+        )
         wrong = [
             f"{self.plays[one.table.partition('.')[0]]}: {one}"
             for one in found.tables

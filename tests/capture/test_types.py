@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clog.bridge.capturing.tables import Column
 from clog.bridge.postgres import types as pg
 from clog.bridge.postgres.pgoutput import OPTIONS, Decoder
 from clog.bridge.postgres.source import _Rows, load
-from clog.bridge.postgres.tables import Column
 from clog.storage import InvalidInputError, Log, SourceError
 
 MADE = """

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from clog.bridge import PostgresSettings, TableSettings
 from clog.bridge.postgres.capturing import capture
 from clog.bridge.postgres.verifying import verify_capture
 from clog.storage import InvalidInputError, Log, SourceReplacedError, snapshots
@@ -27,7 +28,7 @@ def unseen(postgres, *statements):
 def test_equal_tables(postgres, url):
     """All rows are equal, and nothing is left in the home or the source."""
     postgres.sql(*MADE)
-    capture(postgres.dsn, url, once=True)
+    capture(postgres.dsn, url, PostgresSettings(once=True))
     found = verify_capture(postgres.dsn, url)
     assert found.is_equal
     assert not found.skipped
@@ -40,7 +41,7 @@ def test_equal_tables(postgres, url):
 def test_what_changed_since_is_left_out(postgres, url):
     """A capture that is not running is behind; the keys that changed since are not differences."""
     postgres.sql(*MADE)
-    capture(postgres.dsn, url, once=True)
+    capture(postgres.dsn, url, PostgresSettings(once=True))
     postgres.sql(
         "update a set t = 'new' where id < 4",
         "update a set id = 5000 where id = 9",
@@ -62,7 +63,7 @@ def test_what_changed_since_is_left_out(postgres, url):
 def test_what_differs_is_named(postgres, url):
     """A lost row, an extra one, and one with another value, each by its key."""
     postgres.sql(*MADE)
-    capture(postgres.dsn, url, once=True)
+    capture(postgres.dsn, url, PostgresSettings(once=True))
     unseen(
         postgres,
         "insert into a values (5000)",
@@ -84,9 +85,9 @@ def test_masks_filters_and_columns_hold(postgres, url, monkeypatch):
     monkeypatch.setenv("CLOG_CAPTURE_HASH_KEY", "0123456789abcdef")
     postgres.sql(*MADE, "create publication p for table a where (id <= 10), b")
     masks = {"public.a.t": "hash", "public.a.l": "drop", "public.a.n": "text"}
-    capture(postgres.dsn, url, once=True, publication="p", masks=masks)
+    capture(postgres.dsn, url, PostgresSettings(once=True, publication="p", masks=masks))
     postgres.sql("update a set t = 'new' where id in (2, 300)")
-    found = verify_capture(postgres.dsn, url, tables=["a"])
+    found = verify_capture(postgres.dsn, url, TableSettings(tables=["a"]))
     assert found.is_equal
     (one,) = found.tables
     assert (one.rows, one.log_rows, one.changed) == (9, 9, 1)
@@ -134,7 +135,7 @@ def test_what_is_no_home_is_refused(postgres, url, tmp_path):
     with pytest.raises(InvalidInputError, match="is not the home of a capture"):
         verify_capture(postgres.dsn, str(tmp_path / "other"))
     postgres.sql(*MADE)
-    capture(postgres.dsn, url, once=True)
+    capture(postgres.dsn, url, PostgresSettings(once=True))
     elsewhere = postgres.dsn.rpartition("/")[0] + "/postgres"
     with pytest.raises(SourceReplacedError, match="leads to"):
         verify_capture(elsewhere, url)
@@ -149,12 +150,12 @@ def test_a_partition_that_was_emptied(postgres, url):
         "create table p2 partition of p for values from (5) to (9)",
         "insert into p select generate_series(3, 6)",
     )
-    capture(postgres.dsn, url, once=True)
+    capture(postgres.dsn, url, PostgresSettings(once=True))
     assert verify_capture(postgres.dsn, url).is_equal
     postgres.sql("truncate p1")
     (one,) = verify_capture(postgres.dsn, url).tables
     assert {d.key for d in one.differences} == {"id=3", "id=4"}
-    capture(postgres.dsn, url, once=True)
+    capture(postgres.dsn, url, PostgresSettings(once=True))
     assert verify_capture(postgres.dsn, url).is_equal
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.bridge.postgres.verifying import common, compared, keys_of
+from clog.bridge.capturing.comparing import common, compared, keys_of
 
 COLUMNS = pa.schema(
     [

@@ -18,7 +18,7 @@ from tests.unit.bridge.test_decoding import change, envelope, key
 from tests.unit.bridge.test_registry import ROW, VALUE, Registered, avro, server
 from tests.unit.conftest import Cli
 
-from clog.bridge import Decoding, mirror, replay, send, verify
+from clog.bridge import Decoding, MirrorSettings, mirror, replay, send, verify
 from clog.storage import InvalidInputError, Log, SourceError, SourceUndecodableError
 
 pytestmark = pytest.mark.nightly
@@ -49,7 +49,7 @@ def test_json_becomes_columns_at_the_same_offsets(kafka, url, tmp_path):
     kafka.transaction(topic, [b'{"n": 5}'], end="abort")
     kafka.produce(topic, [{"key": "p1", "value": b"\xff", "headers": [("h", b"x")]}], partition=1)
     dead = str(tmp_path / "dead")
-    done = mirror(kafka.url(topic), url, once=True, decode=JSON, dead_letters=dead)
+    done = mirror(kafka.url(topic), url, MirrorSettings(once=True, decode=JSON, dead_letters=dead))
     told = done.topics[topic]
     assert (told.records, told.dead_letters, told.lag) == (5, 2, 0)
     assert typed_rows(url) == [(0, "k0", {"n": 1}), (2, "k2", None), (3, "k3", {"n": 4})]
@@ -59,7 +59,7 @@ def test_json_becomes_columns_at_the_same_offsets(kafka, url, tmp_path):
     assert second == (1, 0, b"\xff", "has a value that is not UTF-8 at byte 0")
     assert Log.open(dead).partitions == 2
     kafka.produce(topic, [b'{"n": 6}'])
-    again = mirror(kafka.url(topic), url, once=True, decode=JSON, dead_letters=dead)
+    again = mirror(kafka.url(topic), url, MirrorSettings(once=True, decode=JSON, dead_letters=dead))
     assert again.topics[topic].records == 1
     assert len(letters(dead)) == 2
     found = Log.open(url).table().to_duckdb().filter("value.n = 6").fetchall()
@@ -70,12 +70,14 @@ def test_without_dead_letters_the_first_one_is_a_stop(kafka, url):
     """What was committed stays; with them the mirror continues where it was."""
     topic = kafka.topic()
     kafka.produce(topic, [b'{"n": 1}'])
-    mirror(kafka.url(topic), url, once=True, decode=JSON)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, decode=JSON))
     kafka.produce(topic, [b'{"n": 2}', b"x"])
     with pytest.raises(SourceUndecodableError, match=r"offset 2 of partition 0 .* is not JSON"):
-        mirror(kafka.url(topic), url, once=True, decode=JSON)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True, decode=JSON))
     assert [offset for offset, *_ in typed_rows(url)] == [0]
-    mirror(kafka.url(topic), url, once=True, decode=JSON, dead_letters=f"{url}-dead")
+    mirror(
+        kafka.url(topic), url, MirrorSettings(once=True, decode=JSON, dead_letters=f"{url}-dead")
+    )
     assert [offset for offset, *_ in typed_rows(url)] == [0, 1]
 
 
@@ -85,14 +87,14 @@ def test_a_log_is_typed_or_not(kafka, url):
     """
     topic = kafka.topic()
     kafka.produce(topic, [b'{"n": 1}'])
-    mirror(kafka.url(topic), url, once=True, decode=JSON)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, decode=JSON))
     with pytest.raises(InvalidInputError, match="has columns: say how"):
-        mirror(kafka.url(topic), url, once=True)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True))
     with pytest.raises(InvalidInputError, match="has columns: say how"):
         verify(kafka.url(topic), url)
-    mirror(kafka.url(topic), f"{url}-bytes", once=True)
+    mirror(kafka.url(topic), f"{url}-bytes", MirrorSettings(once=True))
     with pytest.raises(InvalidInputError, match="is a log of bytes"):
-        mirror(kafka.url(topic), f"{url}-bytes", once=True, decode=JSON)
+        mirror(kafka.url(topic), f"{url}-bytes", MirrorSettings(once=True, decode=JSON))
 
 
 def test_avro_of_a_registry(kafka, url, server):
@@ -106,9 +108,9 @@ def test_avro_of_a_registry(kafka, url, server):
     kafka.produce(topic, [None, value, b"\0\0\0\0\x63x"])
     decoding = Decoding(values="avro", keys="string", registry=server.url)
     options = {"decode": decoding, "dead_letters": f"{url}-dead"}
-    mirror(kafka.url(topic), url, once=True, **options)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, **options))
     kafka.produce(topic, [value])
-    mirror(kafka.url(topic), url, once=True, **options)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, **options))
     assert [(o, v and v["a"]) for o, _, v in typed_rows(url)] == [(0, None), (1, 1), (3, 1)]
     assert [place[:2] for place in letters(f"{url}-dead")] == [(0, 2)]
 
@@ -132,9 +134,9 @@ def test_avro_with_apicurio_registry(kafka, url, registry):
 
     decoding = Decoding(values="avro", keys="string", registry=registry)
     sent(0, {"a": 1})
-    mirror(kafka.url(topic), url, once=True, decode=decoding)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, decode=decoding))
     sent(1, {"a": 2, "b": "x"})
-    mirror(kafka.url(topic), url, once=True, decode=decoding)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, decode=decoding))
     assert typed_rows(url) == [(0, "k0", {"a": 1, "b": None}), (1, "k1", {"a": 2, "b": "x"})]
 
 
@@ -142,7 +144,7 @@ def test_another_record_before_the_position_is_told_in_columns_too(kafka, url, m
     """I3: clusters that were restored have the same ids, and other records."""
     topic = kafka.topic()
     kafka.produce(topic, [b'{"n": 1}'])
-    mirror(kafka.url(topic), url, once=True, decode=JSON)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, decode=JSON))
     from clog.bridge import target
 
     real = target._last_records
@@ -156,7 +158,7 @@ def test_another_record_before_the_position_is_told_in_columns_too(kafka, url, m
 
     monkeypatch.setattr(target, "_last_records", other)
     with pytest.raises(SourceError, match="differs from that in"):
-        mirror(kafka.url(topic), url, once=True, decode=JSON)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True, decode=JSON))
 
 
 def test_changes_of_debezium(kafka, url):
@@ -183,7 +185,9 @@ def test_changes_of_debezium(kafka, url):
     )
     dead = f"{url}-dead"
     options = {"config": {"cleanup.policy": "compact"}, "dead_letters": dead}
-    done = mirror(kafka.url(topic), url, once=True, decode="debezium-json", **options)
+    done = mirror(
+        kafka.url(topic), url, MirrorSettings(once=True, decode="debezium-json", **options)
+    )
     assert done.topics[topic].dead_letters == 1
     assert "TRUNCATE" in letters(dead)[0][3]
     log = Log.open(url)
@@ -200,15 +204,15 @@ def test_letters_are_played_again(kafka, url):
     dead = f"{url}-dead"
     kafka.produce(topic, [b'{"n": 1}', b'{"n": 2, "more": "x"}', b'{"n": 3}'])
     options = {"decode": JSON, "dead_letters": dead}
-    mirror(kafka.url(topic), url, once=True, **options)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, **options))
     with pytest.raises(InvalidInputError, match="mirrors a topic"):
         replay(dead, url, decode=JSON)
     log = Log.open(url)
     log.evolve(add={"value.more": pa.string()})
     assert send(dead, kafka.url(topic), once=True).records == 1
-    mirror(kafka.url(topic), url, once=True, **options)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, **options))
     assert typed_rows(url)[-1][1:] == ("k1", {"n": 2, "more": "x"})
-    mirror(kafka.url(topic), url, end=True, **options)
+    mirror(kafka.url(topic), url, MirrorSettings(end=True, **options))
     done = replay(dead, url, decode=JSON)
     assert (done.records, done.superseded) == (0, 1)
 

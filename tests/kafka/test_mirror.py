@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clog.bridge import Decoding, mirror, mirroring
+from clog.bridge import Decoding, MirrorSettings, mirror, mirroring
 from clog.bridge.target import Target
 from clog.bridge.topic import OPTIONS, Gathered, Topic
 from clog.storage import Log
@@ -53,10 +53,12 @@ class Following:
         try:
             self.told = mirror(
                 *(source, url),
-                interval_ms=50,
-                should_stop=self._stop.is_set,
-                on_progress=lambda told: setattr(self, "told", told),
-                **options,
+                MirrorSettings(
+                    interval_ms=50,
+                    should_stop=self._stop.is_set,
+                    on_progress=lambda told: setattr(self, "told", told),
+                    **options,
+                ),
             )
         except Exception as e:
             self.error = e
@@ -89,14 +91,14 @@ def test_a_topic_becomes_a_log_with_the_same_offsets(kafka, url):
     odd = [("a", None), ("a", b""), ("", b"\xff\xfe"), ("é", b"x")]
     kafka.produce(topic, [{"key": None, "value": b"v", "headers": odd}, {"key": b"", "value": b""}])
     kafka.produce(topic, [{"key": b"\xff", "value": None, "timestamp": now_ms() - 5}], 1)
-    done = mirror(kafka.url(topic), url, once=True)
+    done = mirror(kafka.url(topic), url, MirrorSettings(once=True))
     for p in range(3):
         assert kafka.rows(url, p) == kafka.records(topic, p)
     assert done.records == 3
     assert done.lag == 0
     assert done.logs == {url: Log.open(url).version}
     assert Log.open(url).config["partitioner"] == "murmur2"
-    again = mirror(kafka.url(topic), url, once=True)
+    again = mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert (again.records, Log.open(url).end_offsets()) == (0, {0: 2, 1: 1, 2: 0})
 
 
@@ -104,7 +106,7 @@ def test_what_comes_later_is_appended(kafka, url):
     """Run by run, and in one that follows (including what is written meanwhile)."""
     topic = kafka.topic()
     kafka.many(topic, 100)
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     kafka.many(topic, 50, start=100)
     with Following(kafka.url(topic), url):
         kafka.until(lambda: ends(url) == {0: 150})
@@ -126,14 +128,14 @@ def test_once_ends_at_the_end_of_now(kafka, url):
     writer = threading.Thread(target=write_on)
     writer.start()
     try:
-        done = mirror(kafka.url(topic), url, once=True)
+        done = mirror(kafka.url(topic), url, MirrorSettings(once=True))
     finally:
         stop.set()
         writer.join()
     (told,) = done.topics.values()
     assert told.offsets == told.ends == ends(url)
     assert 2000 <= ends(url)[0] < kafka.extent(topic)[1]
-    assert mirror(kafka.url(topic), url, once=True).lag == 0
+    assert mirror(kafka.url(topic), url, MirrorSettings(once=True)).lag == 0
     assert kafka.rows(url) == kafka.records(topic)
 
 
@@ -141,13 +143,13 @@ def test_a_recreated_topic_with_more_records_stops_a_mirror_that_was_stopped(kaf
     """H-B1: offsets and leader epochs are as before, the topic's id is not; nothing is taken."""
     topic = kafka.topic()
     kafka.produce(topic, [b"a", b"b", b"c"])
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     before = kafka.rows(url)
     kafka.delete(topic)
     kafka.topic(name=topic)
     kafka.produce(topic, [b"x"] * 9)
     with pytest.raises(SourceReplacedError, match="is not the topic that"):
-        mirror(kafka.url(topic), url, once=True)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert kafka.rows(url) == before
 
 
@@ -181,7 +183,7 @@ def test_a_topic_whose_end_was_cut_off_stops_the_mirror(kafka, url):
     """H-B2: a broker lost what it had not synced (10 to 6), and has written 8 others since."""
     topic = kafka.topic()
     kafka.produce(topic, [f"old {i}".encode() for i in range(10)])
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     kafka.stop(hard=True)
     segment = kafka.data(topic) / "00000000000000000000.log"
     (cut,) = (at for at, base, _ in kafka.batches(segment) if base == 6)
@@ -191,7 +193,7 @@ def test_a_topic_whose_end_was_cut_off_stops_the_mirror(kafka, url):
     kafka.produce(topic, [f"new {i}".encode() for i in range(8)])
     assert kafka.extent(topic)[1] == 14
     with pytest.raises(SourceTruncatedError, match="up to offset 10"):
-        mirror(kafka.url(topic), url, once=True)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert ends(url) == {0: 10}
 
 
@@ -204,10 +206,10 @@ def test_markers_in_a_later_epoch_are_no_truncation(kafka, url):
     kafka.stop()
     kafka.start()
     kafka.transaction(topic, [b"x", b"y"], end="abort")
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert ends(url) == {0: 5}
     kafka.produce(topic, [b"c"])
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert [row[:3] for row in kafka.rows(url)] == [
         (0, b"k0", b"a"),
         (1, b"k1", b"b"),
@@ -219,13 +221,13 @@ def test_what_was_purged_while_it_was_stopped_is_a_stop_or_is_passed_over(kafka,
     """H-B3: never silently; the gap has no records, and the offsets continue."""
     topic = kafka.topic()
     kafka.produce(topic, [b"a", b"b"])
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     kafka.produce(topic, [b"c", b"d", b"e"])
     kafka.delete_records(topic, 4)
     with pytest.raises(SourcePurgedError, match="2 offsets of partition 0"):
-        mirror(kafka.url(topic), url, once=True)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert ends(url) == {0: 2}
-    mirror(kafka.url(topic), url, once=True, skip_purged=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, skip_purged=True))
     assert [row[0] for row in kafka.rows(url)] == [0, 1, 4]
     assert ends(url) == {0: 5}
 
@@ -237,12 +239,12 @@ def test_a_first_mirror_begins_at_the_start_of_the_topic(kafka, url):
     kafka.produce(topic, [b"a", b"b", b"c"], 1)
     kafka.delete_records(topic, 2)
     kafka.delete_records(topic, 3, 1)
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     log = Log.open(url)
     assert log.start_offsets() == {0: 2, 1: 3}
     assert log.end_offsets() == {0: 3, 1: 3}
     kafka.produce(topic, [b"d"], 1)
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert kafka.rows(url, 1) == kafka.records(topic, 1)
 
 
@@ -250,9 +252,9 @@ def test_a_purge_that_empties_a_partition_is_covered(kafka, url):
     """H-B10: start and end at an offset that no record has, in a log that had records."""
     topic = kafka.topic()
     kafka.produce(topic, [b"a", b"b", b"c"])
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     kafka.delete_records(topic, 3)
-    mirror(kafka.url(topic), url, once=True, follow_start=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, follow_start=True))
     log = Log.open(url)
     assert (log.start_offsets(), log.end_offsets()) == ({0: 3}, {0: 3})
     assert kafka.rows(url) == []
@@ -264,7 +266,7 @@ def test_markers_and_aborted_records_are_covered(kafka, url):
     for end in ("commit", "abort", "commit", "abort"):
         kafka.transaction(topic, [b"1", b"2", b"3"], end=end)
     kafka.until(lambda: kafka.extent(topic)[1] == 16)
-    done = mirror(kafka.url(topic), url, once=True)
+    done = mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert [row[0] for row in kafka.rows(url)] == [0, 1, 2, 8, 9, 10]
     assert ends(url) == {0: 16}
     assert done.lag == 0
@@ -275,7 +277,7 @@ def test_only_aborted_records_are_covered(kafka, url):
     topic = kafka.topic()
     kafka.transaction(topic, [b"1", b"2"], end="abort")
     kafka.until(lambda: kafka.extent(topic)[1] == 3)
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert (ends(url), kafka.rows(url)) == ({0: 3}, [])
 
 
@@ -285,12 +287,12 @@ def test_a_hung_transaction_does_not_hold_a_run_up(kafka, url):
     kafka.produce(topic, [b"a", b"b"])
     producer = kafka.transaction(topic, [b"x", b"y"], end="hang")
     kafka.produce(topic, [b"c"])
-    done = mirror(kafka.url(topic), url, once=True)
+    done = mirror(kafka.url(topic), url, MirrorSettings(once=True))
     (told,) = done.topics.values()
     assert (ends(url), told.undecided, told.lag) == ({0: 2}, {0: 3}, 0)
     producer.abort_transaction()
     kafka.until(lambda: kafka.extent(topic)[1] == 6)
-    done = mirror(kafka.url(topic), url, once=True)
+    done = mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert [row[2] for row in kafka.rows(url)] == [b"a", b"b", b"c"]
     assert ends(url) == {0: 6}
 
@@ -299,7 +301,7 @@ def test_times_that_a_log_cannot_hold_are_moved_and_kept_in_a_header(kafka, url)
     """H-B11: −5 and −1 under CreateTime."""
     topic = kafka.topic(retention_ms=-1)  # Else the broker may have removed what is so old.
     kafka.produce(topic, [{"key": "a", "value": "1", "timestamp": ms} for ms in (5, -5, -1)])
-    done = mirror(kafka.url(topic), url, once=True)
+    done = mirror(kafka.url(topic), url, MirrorSettings(once=True))
     (told,) = done.topics.values()
     assert [row[4] for row in kafka.rows(url)] == [5, 0, 0]
     assert told.clamped == 2
@@ -314,7 +316,7 @@ def test_old_times_are_taken_whatever_the_log_asks_of_others(kafka, url):
     topic = kafka.topic(retention_ms=-1)
     kafka.produce(topic, [{"key": "a", "value": "1", "timestamp": 1}])
     kafka.alter(topic, message_timestamp_before_max_ms=1000, max_message_bytes=30)
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert [row[4] for row in kafka.rows(url)] == [1]
     assert Log.open(url).config["message.timestamp.before.max.ms"] == "1000"
 
@@ -325,7 +327,7 @@ def test_the_brokers_times_are_kept(kafka, url):
     kafka.produce(topic, [b"a"])
     time.sleep(0.01)
     kafka.produce(topic, [b"b"])
-    done = mirror(kafka.url(topic), url, once=True)
+    done = mirror(kafka.url(topic), url, MirrorSettings(once=True))
     (told,) = done.topics.values()
     assert kafka.rows(url) == kafka.records(topic)
     assert Log.open(url).config["message.timestamp.type"] == "CreateTime"
@@ -337,7 +339,7 @@ def test_null_keys_under_compact_are_left_out_and_counted(kafka, url):
     topic = kafka.topic()
     kafka.produce(topic, [b"a", {"key": None, "value": b"x"}, b"b", {"key": None, "value": b"y"}])
     kafka.alter(topic, cleanup_policy="compact")
-    done = mirror(kafka.url(topic), url, once=True)
+    done = mirror(kafka.url(topic), url, MirrorSettings(once=True))
     (told,) = done.topics.values()
     assert (told.records, told.keyless) == (2, 2)
     assert [row[0] for row in kafka.rows(url)] == [0, 2]
@@ -348,7 +350,7 @@ def test_null_keys_are_kept_where_nothing_is_compacted(kafka, url):
     """H-B13: a topic is delete unless it says otherwise, and so is its log."""
     topic = kafka.topic()
     kafka.produce(topic, [{"key": None, "value": b"x"}])
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert [row[1] for row in kafka.rows(url)] == [None]
     assert Log.open(url).config["cleanup.policy"] == "delete"
 
@@ -363,7 +365,7 @@ def test_configs_are_taken_over_and_the_others_listed(kafka, url):
         min_insync_replicas=1,
         flush_messages=7,
     )
-    done = mirror(kafka.url(topic), url, once=True, config={"retention.ms": "2d"})
+    done = mirror(kafka.url(topic), url, MirrorSettings(once=True, config={"retention.ms": "2d"}))
     (told,) = done.topics.values()
     config = Log.open(url).config
     assert config["cleanup.policy"] == "compact,delete"
@@ -384,7 +386,7 @@ def test_added_partitions_stop_a_running_mirror(kafka, url):
         error = following.end()
     assert isinstance(error, SourcePartitionsError)
     with pytest.raises(SourcePartitionsError, match="has 3 partitions"):
-        mirror(kafka.url(topic), url, once=True)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True))
 
 
 def test_added_partitions_find_the_room_they_were_given(kafka, url):
@@ -399,7 +401,7 @@ def test_added_partitions_find_the_room_they_were_given(kafka, url):
         kafka.until(lambda: len(kafka.admin.list_topics(topic).topics[topic].partitions) == 3)
         kafka.produce(topic, [b"b", b"c"], 2)
         kafka.until(lambda: ends(url) == {0: 1, 1: 0, 2: 2, 3: 0})
-    assert mirror(kafka.url(topic), url, once=True).lag == 0
+    assert mirror(kafka.url(topic), url, MirrorSettings(once=True)).lag == 0
 
 
 def test_what_a_compacted_topic_lost_is_no_gap_to_stop_at(kafka, url):
@@ -415,7 +417,7 @@ def test_what_a_compacted_topic_lost_is_no_gap_to_stop_at(kafka, url):
         time.sleep(0.2)
     kafka.produce(topic, [{"key": "last", "value": "x"}])
     kafka.until(lambda: len(kafka.records(topic)) < 20)
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert ends(url) == {0: 33}
     table = {row["key"]: row["value"] for row in Log.open(url).table().to_arrow().to_pylist()}
     assert table == {row[1]: row[2] for row in kafka.records(topic)}
@@ -431,10 +433,10 @@ def test_a_damaged_file_at_the_source_is_a_stop_behind_what_could_be_read(kafka,
         file.seek(at + size - 3)
         file.write(b"!!!")
     with pytest.raises(SourceDamagedError, match="offset 10"):
-        mirror(kafka.url(topic), url, once=True)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert ends(url) == {0: 10}
     kafka.delete_records(topic, 11)
-    mirror(kafka.url(topic), url, once=True, skip_purged=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, skip_purged=True))
     assert [row[0] for row in kafka.rows(url)] == [*range(10), *range(11, 20)]
 
 
@@ -442,7 +444,7 @@ def test_another_record_under_the_same_ids_is_a_stop(kafka, url):
     """H-B21: a cluster restored from a copy; what is before the position is compared."""
     topic = kafka.topic()
     kafka.produce(topic, [b"a", b"b"])
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     kafka.stop(hard=True)
     segment = kafka.data(topic) / "00000000000000000000.log"
     (cut,) = (at for at, base, _ in kafka.batches(segment) if base == 1)
@@ -455,21 +457,21 @@ def test_another_record_under_the_same_ids_is_a_stop(kafka, url):
     epochs.write_text("0\n1\n0 0\n")
     kafka.start()
     with pytest.raises((SourceReplacedError, SourceTruncatedError)):
-        mirror(kafka.url(topic), url, once=True)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True))
 
 
 def test_log_starts_follow_only_if_they_are_asked_to(kafka, url):
     """H-B19: records deleted at the source stay, unless ``follow_start``."""
     topic = kafka.topic()
     kafka.produce(topic, [b"a", b"b", b"c"])
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     kafka.delete_records(topic, 2)
     kafka.produce(topic, [b"d"])
-    done = mirror(kafka.url(topic), url, once=True)
+    done = mirror(kafka.url(topic), url, MirrorSettings(once=True))
     (told,) = done.topics.values()
     assert (Log.open(url).start_offsets(), told.starts) == ({0: 0}, {0: 2})
     kafka.produce(topic, [b"e"])
-    mirror(kafka.url(topic), url, once=True, follow_start=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, follow_start=True))
     assert Log.open(url).start_offsets() == {0: 2}
 
 
@@ -479,7 +481,7 @@ def test_several_topics_by_pattern(kafka, tmp_path):
     names = [kafka.topic(name=f"{name}-{i}") for i in range(3)]
     for i, topic in enumerate(names):
         kafka.produce(topic, [b"a"] * (i + 1))
-    done = mirror(kafka.url(f"{name}-*"), str(tmp_path), once=True)
+    done = mirror(kafka.url(f"{name}-*"), str(tmp_path), MirrorSettings(once=True))
     assert sorted(done.topics) == names
     assert done.logs == {
         str(tmp_path / topic): Log.open(str(tmp_path / topic)).version for topic in names
@@ -488,7 +490,7 @@ def test_several_topics_by_pattern(kafka, tmp_path):
     kafka.topic(name=names[1])
     kafka.produce(names[2], [b"b"])
     with pytest.raises(SourceReplacedError, match=names[1]):
-        mirror(kafka.url(f"{name}-*"), str(tmp_path), once=True)
+        mirror(kafka.url(f"{name}-*"), str(tmp_path), MirrorSettings(once=True))
     assert ends(str(tmp_path / names[2])) == {0: 4}
 
 
@@ -511,10 +513,10 @@ def test_a_lost_reply_or_a_lost_race_commits_once(kafka, tmp_path, kind):
     for nth in range(1, 5):
         url = str(tmp_path / str(nth))
         store = FaultyStore(open_store(url), Faults(Fault(kind, "create", "*commits/*", nth=nth)))
-        mirror(kafka.url(topic), store, once=True)
+        mirror(kafka.url(topic), store, MirrorSettings(once=True))
         assert kafka.rows(url) == kafka.records(topic)
         assert ends(url) == {0: 3}
-        assert mirror(kafka.url(topic), url, once=True).records == 0
+        assert mirror(kafka.url(topic), url, MirrorSettings(once=True)).records == 0
 
 
 def test_a_second_mirror_fences_the_first(kafka, url):
@@ -546,7 +548,9 @@ def test_of_two_first_starts_at_once_the_later_one_goes_on(kafka, tmp_path, monk
 
     def start():
         source, letters = kafka.url(topic), urls["letters"]
-        return mirror(source, urls["log"], once=True, decode=decode, dead_letters=letters)
+        return mirror(
+            source, urls["log"], MirrorSettings(once=True, decode=decode, dead_letters=letters)
+        )
 
     def late(url, *given, **named):
         if url == urls[made] and not first:
@@ -565,15 +569,15 @@ def test_a_log_with_records_of_its_own_is_refused(kafka, url):
     topic = kafka.topic()
     Log.create(url, 1).append([{"key": "a", "value": "b"}])
     with pytest.raises(InvalidInputError, match="its own records"):
-        mirror(kafka.url(topic), url, once=True)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True))
 
 
 def test_no_topic_and_no_broker(kafka, url):
     """Each is reported, and leaves no log behind."""
     with pytest.raises(NotFoundError, match="topic nothing"):
-        mirror(kafka.url("nothing"), url, once=True)
+        mirror(kafka.url("nothing"), url, MirrorSettings(once=True))
     with pytest.raises(NotFoundError, match="matches nothing-\\*"):
-        mirror(kafka.url("nothing-*"), url, once=True)
+        mirror(kafka.url("nothing-*"), url, MirrorSettings(once=True))
     with pytest.raises(NotFoundError):
         Log.open(url)
 
@@ -591,7 +595,7 @@ def test_killed_anywhere_each_record_is_there_once(kafka, url):
         time.sleep(0.2 * i)
         process.kill()
         process.wait()
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     for p in range(2):
         assert kafka.rows(url, p) == kafka.records(topic, p)
 
@@ -620,16 +624,16 @@ def test_a_mirrored_log_takes_no_other_append_until_the_mirror_ends(kafka, url, 
     """H-B8, H-B9: the end covers the source's, including markers; then anyone may append."""
     topic = kafka.topic()
     kafka.transaction(topic, [b"a", b"b"])
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     log = Log.open(url)
     with pytest.raises(InvalidInputError, match="clog mirror --end"):
         log.append([{"key": "x", "value": "y"}])
     kafka.transaction(topic, [b"c"], end="abort")
     kafka.until(lambda: kafka.extent(topic)[1] == 5)
-    mirror(kafka.url(topic), url, end=True)
+    mirror(kafka.url(topic), url, MirrorSettings(end=True))
     assert log.append([{"key": "x", "value": "y"}]).offsets == {0: (5, 6)}
     with pytest.raises(InvalidInputError, match="no longer mirrors"):
-        mirror(kafka.url(topic), url, once=True)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True))
 
 
 def test_a_mirror_does_not_end_while_somebody_writes(kafka, url, quiet):
@@ -637,9 +641,9 @@ def test_a_mirror_does_not_end_while_somebody_writes(kafka, url, quiet):
     topic = kafka.topic()
     producer = kafka.transaction(topic, [b"a"], end="hang")
     with pytest.raises(SourceError, match="still written to"):
-        mirror(kafka.url(topic), url, end=True)
+        mirror(kafka.url(topic), url, MirrorSettings(end=True))
     producer.commit_transaction()
-    mirror(kafka.url(topic), url, end=True)
+    mirror(kafka.url(topic), url, MirrorSettings(end=True))
     assert ends(url) == {0: 2}
 
 
@@ -647,11 +651,11 @@ def test_a_mirror_of_a_topic_that_is_gone_is_ended_by_force(kafka, url):
     """What the message of a stop says to do: the log stays, and others append."""
     topic = kafka.topic()
     kafka.produce(topic, [b"a"])
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     kafka.delete(topic)
     with pytest.raises(NotFoundError):
-        mirror(kafka.url(topic), url, end=True)
-    mirror(kafka.url(topic), url, end=True, force=True)
+        mirror(kafka.url(topic), url, MirrorSettings(end=True))
+    mirror(kafka.url(topic), url, MirrorSettings(end=True, force=True))
     assert Log.open(url).append([{"key": "x", "value": "y"}]).offsets == {0: (1, 2)}
 
 

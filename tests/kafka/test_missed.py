@@ -6,7 +6,7 @@ import sys
 import pytest
 from tests.kafka.topics import COMPACTED, JSON
 
-from clog.bridge import mirror, verify
+from clog.bridge import MirrorSettings, mirror, verify
 from clog.bridge.topic import Cluster
 from clog.storage import Log, SystemClock
 from clog.storage.errors import SourcePurgedError
@@ -47,7 +47,7 @@ def stood_still(kafka, url, decode=None, keys="ab", **config):
     """A topic of which a mirror has missed the deletes of some of the keys a, b, c."""
     topic = kafka.topic(**COMPACTED | config)
     kafka.produce(topic, values("abc"))
-    mirror(kafka.url(topic), url, once=True, decode=decode)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, decode=decode))
     kafka.produce(topic, [{"key": key, "value": None} for key in keys])
     until_gone(kafka, topic, *range(3, 3 + len(keys)))
     return topic
@@ -66,15 +66,15 @@ def test_missed_deletes_are_a_stop_and_the_keys_go_when_they_are_compared(kafka,
     """
     topic = stood_still(kafka, url, decode)
     with pytest.raises(SourcePurgedError, match=r"missed deletes.*--reconcile"):
-        mirror(kafka.url(topic), url, once=True, decode=decode)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True, decode=decode))
     assert Log.open(url).end_offsets() == {0: 3}
-    done = mirror(kafka.url(topic), url, once=True, decode=decode, reconcile=True)
+    done = mirror(kafka.url(topic), url, MirrorSettings(once=True, decode=decode, reconcile=True))
     assert (done.topics[topic].reconciled, done.lag) == (2, 0)
     assert keys(url) == ["c", "x"]
     assert not verify(kafka.url(topic), url, decode=decode).differences
     rows = Log.open(url).read(start=3).to_pylist()
     assert [(row["offset"], row["value"]) for row in rows[:2]] == [(3, None), (4, None)]
-    assert mirror(kafka.url(topic), url, once=True, decode=decode).records == 0
+    assert mirror(kafka.url(topic), url, MirrorSettings(once=True, decode=decode)).records == 0
 
 
 def test_a_delete_retention_that_was_raised_meanwhile_hides_nothing(kafka, url):
@@ -82,19 +82,19 @@ def test_a_delete_retention_that_was_raised_meanwhile_hides_nothing(kafka, url):
     topic = stood_still(kafka, url)
     kafka.alter(topic, delete_retention_ms=DAY_MS)
     with pytest.raises(SourcePurgedError, match=r"missed deletes.*tombstones 0 ms after"):
-        mirror(kafka.url(topic), url, once=True)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True))
 
 
 def test_who_accepts_missed_deletes_goes_on_and_is_told_where_no_place_is_left(kafka, url):
     """S75: a tombstone for the key in the topic is the way then."""
     topic = stood_still(kafka, url)
-    mirror(kafka.url(topic), url, once=True, skip_purged=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, skip_purged=True))
     assert keys(url) == ["a", "b", "c", "x"]
-    assert mirror(kafka.url(topic), url, once=True).records == 0
+    assert mirror(kafka.url(topic), url, MirrorSettings(once=True)).records == 0
     with pytest.raises(SourcePurgedError, match="still has keys"):
-        mirror(kafka.url(topic), url, once=True, reconcile=True)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True, reconcile=True))
     kafka.produce(topic, [{"key": key, "value": None} for key in "ab"])
-    mirror(kafka.url(topic), url, once=True, reconcile=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, reconcile=True))
     assert keys(url) == ["c", "x"]
 
 
@@ -104,11 +104,11 @@ def test_what_the_topic_has_again_or_by_its_retention_not_any_more_is_not_delete
     """
     topic = stood_still(kafka, url)
     kafka.produce(topic, values("a"))
-    done = mirror(kafka.url(topic), url, once=True, reconcile=True)
+    done = mirror(kafka.url(topic), url, MirrorSettings(once=True, reconcile=True))
     assert (done.topics[topic].reconciled, keys(url)) == (1, ["a", "c", "x"])
     kafka.alter(topic, cleanup_policy="compact,delete", retention_ms=-1)
     kafka.delete_records(topic, 3)
-    done = mirror(kafka.url(topic), url, once=True, reconcile=True)
+    done = mirror(kafka.url(topic), url, MirrorSettings(once=True, reconcile=True))
     assert (done.topics[topic].reconciled, keys(url)) == (0, ["a", "c", "x"])
 
 
@@ -118,16 +118,19 @@ def test_a_pause_shorter_than_tombstones_stay_is_none(kafka, url):
     """
     topic = kafka.topic(**COMPACTED | {"delete_retention_ms": DAY_MS})
     kafka.produce(topic, values("abc"))
-    mirror(kafka.url(topic), url, once=True, clock=Behind(2 * DAY_MS))
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, clock=Behind(2 * DAY_MS)))
     kafka.produce(topic, values("ab"))
-    assert mirror(kafka.url(topic), f"{url}-2", once=True).records == 5
-    assert mirror(kafka.url(topic), url, once=True, clock=Behind(2 * DAY_MS)).records == 2
+    assert mirror(kafka.url(topic), f"{url}-2", MirrorSettings(once=True)).records == 5
+    assert (
+        mirror(kafka.url(topic), url, MirrorSettings(once=True, clock=Behind(2 * DAY_MS))).records
+        == 2
+    )
     kafka.produce(topic, values("xx"))
     until_gone(kafka, topic, 5)
     kafka.transaction(topic, [b"1"])
     with pytest.raises(SourcePurgedError, match=r"missed deletes.* 2 d ago"):
-        mirror(kafka.url(topic), url, once=True)
-    mirror(kafka.url(topic), f"{url}-2", once=True)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True))
+    mirror(kafka.url(topic), f"{url}-2", MirrorSettings(once=True))
     assert keys(f"{url}-2") == ["a", "b", "c", "k0", "x"]
 
 
@@ -137,16 +140,16 @@ def test_a_quiet_topic_is_no_pause(kafka, url):
     """
     topic = kafka.topic(**COMPACTED | {"delete_retention_ms": DAY_MS})
     kafka.produce(topic, values("abc"))
-    mirror(kafka.url(topic), url, once=True, clock=Behind(2 * DAY_MS))
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, clock=Behind(2 * DAY_MS)))
     name = Cluster(kafka.address, {}).topic(topic).seen
     before = Log.open(url).positions("clog-mirror")[name][0]
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     after = Log.open(url).positions("clog-mirror")[name][0]
     assert after - before > DAY_MS
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert Log.open(url).positions("clog-mirror")[name][0] == after
     kafka.transaction(topic, [b"1"])
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     assert keys(url) == ["a", "b", "c", "k0"]
 
 
@@ -162,7 +165,7 @@ def test_a_log_of_an_older_release_is_in_doubt_once(kafka, url):
     kafka.transaction(topic, [b"1"])
     kafka.produce(topic, values("b"))
     with pytest.raises(SourcePurgedError, match="it is not known when"):
-        mirror(kafka.url(topic), url, once=True)
+        mirror(kafka.url(topic), url, MirrorSettings(once=True))
 
 
 def test_in_a_shell(kafka, url):

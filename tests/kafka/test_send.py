@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from clog.bridge import mirror, send
+from clog.bridge import MirrorSettings, mirror, send
 from clog.cleaner import Cleaner
 from clog.storage import Log
 from clog.storage.errors import (
@@ -74,7 +74,7 @@ def test_there_and_back_again(kafka, url, tmp_path):
     kafka.produce(topic, [{"key": "a", "value": "1", "timestamp": -5, "headers": odd}, b"b"])
     kafka.transaction(topic, [b"x"], end="abort")
     kafka.until(lambda: kafka.extent(topic)[1] == 4)
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     send(url, kafka.url(back), once=True)
     assert len(sent(kafka, back)) == 2
     was, now = kafka.records(topic), kafka.records(back)

@@ -8,7 +8,7 @@ import time
 import pytest
 from tests.kafka.topics import COMPACTED, JSON, SCHEMA
 
-from clog.bridge import Decoding, mirror, verify
+from clog.bridge import Decoding, MirrorSettings, mirror, verify
 from clog.bridge.decoding import letter_offsets
 from clog.bridge.topic import Cluster
 from clog.cleaner import Cleaner
@@ -42,7 +42,7 @@ def test_nothing_differs_whichever_cleaner_ran(kafka, url):
     """Neither, only the log's, both; the numbers say which has what alone."""
     topic = kafka.topic(**COMPACTED)
     upserts(kafka, topic, 2)
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     first = verify(kafka.url(topic), url)
     assert not first.differences
     assert first.keys == 8
@@ -52,7 +52,7 @@ def test_nothing_differs_whichever_cleaner_ran(kafka, url):
     assert found.only_topic >= first.only_topic
     upserts(kafka, topic, 2)
     kafka.until(lambda: len(kafka.records(topic)) < 30)
-    mirror(kafka.url(topic), url, once=True, reconcile=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, reconcile=True))
     found = verify(kafka.url(topic), url)
     assert not found.differences
     assert found.keys == 8
@@ -62,7 +62,7 @@ def test_what_comes_after_the_logs_end_is_not_compared(kafka, url):
     """Nor what either has deleted by its log start offset."""
     topic = kafka.topic()
     kafka.produce(topic, [b"a", b"b", b"c"])
-    mirror(kafka.url(topic), url, once=True)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
     kafka.produce(topic, [b"d"])
     kafka.delete_records(topic, 1)
     Log.open(url).delete_records({0: 2})
@@ -132,7 +132,7 @@ def test_columns_are_compared_as_the_mirror_decodes_them(kafka, url):
         kafka.produce(topic, values)
     source = Cluster(kafka.address, {}).topic(topic).source
     options = {"decode": JSON, "dead_letters": f"{url}-dead"}
-    mirror(kafka.url(topic), url, once=True, **options)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, **options))
     first = verify(kafka.url(topic), url, **options)
     assert (first.differences, first.same, first.undecodable) == ((), 4, 2)
     assert letter_offsets(Log.open(f"{url}-dead"), source, 0) == [2, 3]
@@ -159,7 +159,7 @@ def test_a_comparison_does_not_let_the_log_evolve(kafka, url):
     ]
     kafka.produce(topic, documents[:1])
     decoding = Decoding(values="connect-json", keys="string")
-    mirror(kafka.url(topic), url, once=True, decode=decoding)
+    mirror(kafka.url(topic), url, MirrorSettings(once=True, decode=decoding))
     assert verify(kafka.url(topic), url, decode=decoding).same == 1
     other = Decoding(values=lambda data, kind: {"n": 1}, keys="connect-json")
     assert verify(kafka.url(topic), url, decode=other).undecodable == 1
@@ -213,7 +213,7 @@ def test_another_topic_and_no_mirror_are_refused(kafka, url):
     with pytest.raises(InvalidInputError, match="is not a mirror"):
         verify(kafka.url(topic), url)
     other = url + "-2"
-    mirror(kafka.url(topic), other, once=True)
+    mirror(kafka.url(topic), other, MirrorSettings(once=True))
     with pytest.raises(SourceReplacedError):
         verify(kafka.url(kafka.topic()), other)
 

@@ -52,11 +52,11 @@ from tests.unit.bridge.test_registry import (
     protobuf,
 )
 
+from clog.bridge.capturing.tables import Column
 from clog.bridge.decoding import OF_LETTERS, Decoder, Decoding, letters_of
 from clog.bridge.mysql.capturing import reader_of
 from clog.bridge.postgres.pgoutput import Decoder as StreamDecoder
 from clog.bridge.postgres.source import _Rows
-from clog.bridge.postgres.tables import Column
 from clog.bridge.postgres.types import Type, plan_from
 from clog.bridge.replaying import played
 from clog.bridge.target import ID

@@ -12,31 +12,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clog.bridge.capturing.comparing import RowDifference, VerifiedCapture, VerifiedTable
+    from clog.bridge.capturing.settings import (
+        Captured,
+        CapturedTable,
+        CaptureSettings,
+        PostgresSettings,
+        TableSettings,
+    )
     from clog.bridge.decoding import Decoding
     from clog.bridge.mirroring import Mirrored, MirroredTopic, mirror
     from clog.bridge.mysql.capturing import capture_mysql, verify_capture_mysql
-    from clog.bridge.postgres.capturing import Captured, CapturedTable, capture
-    from clog.bridge.postgres.verifying import (
-        RowDifference,
-        VerifiedCapture,
-        VerifiedTable,
-        verify_capture,
-    )
+    from clog.bridge.postgres.capturing import capture
+    from clog.bridge.postgres.verifying import verify_capture
     from clog.bridge.quix import keep_state
     from clog.bridge.replaying import Replayed, replay
     from clog.bridge.sending import Sent, send
+    from clog.bridge.target import MirrorSettings
     from clog.bridge.verifying import Difference, Verified, verify
 
 __all__ = [
+    "CaptureSettings",
     "Captured",
     "CapturedTable",
     "Decoding",
     "Difference",
+    "MirrorSettings",
     "Mirrored",
     "MirroredTopic",
+    "PostgresSettings",
     "Replayed",
     "RowDifference",
     "Sent",
+    "TableSettings",
     "Verified",
     "VerifiedCapture",
     "VerifiedTable",
@@ -52,19 +60,23 @@ __all__ = [
 ]
 
 _NAMES = {
+    "capturing.comparing": ("RowDifference", "VerifiedCapture", "VerifiedTable"),
+    "capturing.settings": (
+        "CaptureSettings",
+        "Captured",
+        "CapturedTable",
+        "PostgresSettings",
+        "TableSettings",
+    ),
     "decoding": ("Decoding",),
     "mirroring": ("Mirrored", "MirroredTopic", "mirror"),
     "mysql.capturing": ("capture_mysql", "verify_capture_mysql"),
-    "postgres.capturing": ("Captured", "CapturedTable", "capture"),
-    "postgres.verifying": (
-        "RowDifference",
-        "VerifiedCapture",
-        "VerifiedTable",
-        "verify_capture",
-    ),
+    "postgres.capturing": ("capture",),
+    "postgres.verifying": ("verify_capture",),
     "quix": ("keep_state",),
     "replaying": ("Replayed", "replay"),
     "sending": ("Sent", "send"),
+    "target": ("MirrorSettings",),
     "verifying": ("Difference", "Verified", "verify"),
 }
 

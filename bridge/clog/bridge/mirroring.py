@@ -29,10 +29,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from clog.bridge.comparing import gone
-from clog.bridge.decoding import LETTERS_CONFIG, Decoder, Decoding, check_letters
-from clog.bridge.target import ID, Batch, LogSettings, Seen, Target, first_record, is_topic
+from clog.bridge.decoding import LETTERS_CONFIG, Decoder, check_letters
+from clog.bridge.target import ID, Batch, MirrorSettings, Seen, Target, first_record, is_topic
 from clog.bridge.topic import (
-    WAIT_MS,
     Address,
     At,
     Cluster,
@@ -48,20 +47,16 @@ from clog.bridge.topic import (
 from clog.storage import (
     Clock,
     ClogError,
-    Ids,
     InvalidInputError,
     Log,
     SourceDamagedError,
     SourcePurgedError,
     SourceUnavailableError,
-    SystemClock,
-    SystemIds,
 )
 from clog.storage.spi import Inside, LogConfig, dataclass
 
 BATCH_BYTES: Final = 56 << 20
 """Somewhat below ``object.bytes``: anything more would go to a second, small object."""
-INTERVAL_MS: Final = 1000
 QUIET_MS: Final = 10_000
 """How long nothing may be written to a topic before its mirror ends."""
 LOOK_MS: Final = 5000
@@ -174,54 +169,13 @@ class Mirrored:
         return sum(topic.lag for topic in self.topics.values())
 
 
-def mirror(  # noqa: PLR0913 - one for each option
-    source: str,
-    url: str,
-    *,
-    once: bool = False,
-    end: bool = False,
-    force: bool = False,
-    partitions: int | None = None,
-    config: Mapping[str, object] | None = None,
-    follow_start: bool = False,
-    skip_purged: bool = False,
-    reconcile: bool = False,
-    decode: Decoding | str | None = None,
-    dead_letters: str | None = None,
-    storage_options: Mapping[str, object] | None = None,
-    kafka_options: Mapping[str, object] | None = None,
-    single_writer: bool = False,
-    interval_ms: int = INTERVAL_MS,
-    wait_ms: int = WAIT_MS,
-    on_progress: Callable[[Mirrored], None] | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-    clock: Clock | None = None,
-    ids: Ids | None = None,
-) -> Mirrored:
+def mirror(source: str, url: str, settings: MirrorSettings | None = None) -> Mirrored:
     """Mirrors a Kafka topic into a log, each record once and at its offset, even after a crash.
 
     Args:
         source: ``kafka://HOST:PORT/TOPIC``, or a pattern such as ``kafka://HOST:PORT/orders-*``.
         url: the log, created if it does not exist; for a pattern, the folder of the logs.
-        once: stop at the current end; otherwise the topics are followed.
-        end: take the rest, check that the topic is quiet for `QUIET_MS`, then let others append.
-        force: end the mirror without looking at the topic, which may be gone.
-        partitions: of a new log: a number above the topic's leaves room for it to grow.
-        config: configs of a new log, which override those of the topic.
-        follow_start: move the log start offset with the source's: what it removed is removed here.
-        skip_purged: continue after records, or tombstones, that the source removed unread.
-        reconcile: first read log and topic once, and delete keys that the topic no longer has.
-        decode: makes a typed log: a `Decoding`, or its values' encoding; None: a log of bytes.
-        dead_letters: a log (a folder for a pattern) for undecodable records; None: raise for them.
-        storage_options: options of the log's filesystem.
-        kafka_options: librdkafka's, such as ``security.protocol`` and ``sasl.password``.
-        single_writer: see `Log.create`.
-        interval_ms: the longest that a few records wait for a commit.
-        wait_ms: how long the brokers may fail to answer; after 5 s a warning is logged.
-        on_progress: called with the progress, after each commit and every few seconds.
-        should_stop: called several times a second; true ends the run once all it read is committed.
-        clock: the source of times; None: the system's clock.
-        ids: the source of random ids; None: the operating system.
+        settings: how, and until when; by default the topics are followed.
 
     Raises:
         SourceError: the topic is not what it was; the subclass says what happened.
@@ -230,28 +184,21 @@ def mirror(  # noqa: PLR0913 - one for each option
         InvalidInputError: an argument is wrong, or the log has its own records.
         NotFoundError: the topic does not exist.
 
-    >>> mirror("kafka://localhost:9092/orders", "orders", once=True)  # doctest: +SKIP
+    >>> once = MirrorSettings(once=True)
+    >>> mirror("kafka://localhost:9092/orders", "orders", once).lag  # doctest: +SKIP
+    0
     """
-    address = address_of(source)
-    settings = LogSettings(
-        partitions=partitions,
-        config=users_own(config or {}),
-        storage_options=storage_options,
-        single_writer=single_writer,
-        follow_start=follow_start,
-        skip_purged=skip_purged,
-        reconcile=reconcile,
-        decoding=Decoding(values=decode) if isinstance(decode, str) else decode,
-        dead_letters=dead_letters,
-        clock=clock or SystemClock(),
-        ids=ids or SystemIds(),
+    address, settings = address_of(source), settings or MirrorSettings()
+    own = users_own(settings.config)
+    if settings.force:
+        return _forced_end(address, url, settings)
+    cluster = Cluster(
+        *(address.brokers, settings.kafka_options, settings.wait_ms, settings.should_stop),
+        clock=settings.clock,
     )
-    if force:
-        return _forced_end(address, url, settings, end=end)
-    cluster = Cluster(address.brokers, kafka_options or {}, wait_ms, should_stop, clock=clock)
-    run = _Run(cluster, address, url, settings, once=once or end)
-    run.to_the_end(on_progress or (lambda _: None), should_stop, interval_ms)
-    if end and not should_stop():
+    run = _Run(cluster, address, url, replace(settings, config=own))
+    run.to_the_end()
+    if settings.end and not settings.should_stop():
         _end(cluster, run.targets, settings.clock)
     return run.progress()
 
@@ -265,9 +212,9 @@ def _end(cluster: Cluster, targets: Sequence[Target], clock: Clock) -> None:
         target.log.give_offsets()
 
 
-def _forced_end(address: Address, url: str, settings: LogSettings, *, end: bool) -> Mirrored:
+def _forced_end(address: Address, url: str, settings: MirrorSettings) -> Mirrored:
     """Ends the mirror of a topic that may be gone."""
-    if not end:
+    if not settings.end:
         raise InvalidInputError("force is only for ending a mirror: give end=True")
     if address.is_pattern:
         raise InvalidInputError("force ends only one mirror at a time: name its topic")
@@ -287,7 +234,7 @@ def _targets(
     cluster: Cluster,
     address: Address,
     url: str,
-    settings: LogSettings,
+    settings: MirrorSettings,
     known: Collection[str] = (),
 ) -> list[Target]:
     """Returns the topics that an address matches, except known ones, with their logs."""
@@ -308,7 +255,7 @@ def _within(url: str, name: str) -> str:
     return f"{url.rstrip('/')}/{name}"
 
 
-def _target(cluster: Cluster, address: Address, url: str, settings: LogSettings) -> Target:
+def _target(cluster: Cluster, address: Address, url: str, settings: MirrorSettings) -> Target:
     """Returns a topic with its log, which is created if it does not exist (I1)."""
     topic = cluster.topic(address.topic)
     decoding = settings.decoding
@@ -334,7 +281,7 @@ def _target(cluster: Cluster, address: Address, url: str, settings: LogSettings)
     return Target(log, topic, address, settings, left=left, decoder=decoder, letters=letters)
 
 
-def _letters(topic: Topic, settings: LogSettings) -> Log | None:
+def _letters(topic: Topic, settings: MirrorSettings) -> Log | None:
     """Returns the log for undecodable records, which is created if it does not exist."""
     if settings.dead_letters is None:
         return None
@@ -474,9 +421,7 @@ class _Run:
         cluster: Cluster,
         address: Address,
         url: str,
-        settings: LogSettings,
-        *,
-        once: bool,
+        settings: MirrorSettings,
     ) -> None:
         find = partial(_targets, cluster, address, url, settings)
         self.targets = find()
@@ -484,12 +429,13 @@ class _Run:
         self._feed = Feed(cluster)
         self._settings = settings
         self._clock = settings.clock
-        self._once = once
-        self._discover = find if address.is_pattern and not once else None
-        self._interval_ms = INTERVAL_MS
+        self._once = settings.once or settings.end
+        self._discover = find if address.is_pattern and not self._once else None
+        own_ms = settings.interval_ms
+        self._interval_ms = max(own_ms, _ONCE_INTERVAL_MS) if self._once else own_ms
         self._held = {target.topic.topic: _Held(target) for target in self.targets}
         self._reached: set[Place] = set()
-        self._should_stop: Callable[[], bool] = lambda: False
+        self._should_stop = settings.should_stop
         self._waiting: deque[tuple[_Held, Future[Counter[str]]]] = deque()
         self._used: deque[Gathered] = deque(maxlen=_WAITING_MAX + 1)
         self._paces: deque[tuple[int, int, int]] = deque()
@@ -499,25 +445,18 @@ class _Run:
     def _working(self) -> list[_Held]:
         return [held for held in self._held.values() if held.error is None]
 
-    def to_the_end(
-        self,
-        on_progress: Callable[[Mirrored], None],
-        should_stop: Callable[[], bool],
-        interval_ms: int,
-    ) -> None:
+    def to_the_end(self) -> None:
         """Mirrors up to the current end (``once``), or until it is stopped."""
-        self._should_stop = should_stop
-        self._interval_ms = max(interval_ms, _ONCE_INTERVAL_MS) if self._once else interval_ms
         # One thread, so that batches are committed in order.
         with ThreadPoolExecutor(1, "clog-mirror") as self._committer:
             try:
                 for held in self._working:
                     with self._stopping(held):
                         self._begin(held)
-                self._follow(on_progress, should_stop)
+                self._follow()
             finally:
                 self._feed.close()
-        on_progress(self.progress())
+        self._settings.on_progress(self.progress())
         self._raise_stopped(at_the_end=True)
 
     def _begin(self, held: _Held) -> None:
@@ -551,11 +490,9 @@ class _Run:
         if not self._should_stop():  # Else not all was read.
             held.target.gone, held.target.compared, held.seen = found, ends, now
 
-    def _follow(
-        self, on_progress: Callable[[Mirrored], None], should_stop: Callable[[], bool]
-    ) -> None:
+    def _follow(self) -> None:
         self._raise_stopped()
-        while not should_stop():
+        while not self._should_stop():
             self._take(self._feed.take())
             for held in self._due():
                 self._hand_over(held)
@@ -567,7 +504,7 @@ class _Run:
             if self._once and all(self._reached.issuperset(h.places) for h in self._working):
                 break
             if moved:
-                on_progress(self.progress())
+                self._settings.on_progress(self.progress())
         for held in self._working:
             if held.is_ahead or self._must_commit(held):
                 self._hand_over(held)
@@ -769,7 +706,7 @@ class _Run:
 
 
 def taken_over(
-    settings: Mapping[str, Setting], own: Mapping[str, str]
+    settings: Mapping[str, Setting], own: Mapping[str, object]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Returns the log's configs for a topic's, and why some of those have no counterpart.
 

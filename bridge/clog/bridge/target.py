@@ -30,7 +30,7 @@ what is read so long after the last such moment. Where all offsets are there, no
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from types import MappingProxyType
@@ -52,6 +52,7 @@ from clog.bridge.decoding import (
 from clog.bridge.reach import Reach, committed
 from clog.bridge.topic import (
     SYSTEM,
+    WAIT_MS,
     Address,
     At,
     Cluster,
@@ -89,28 +90,57 @@ however soon tombstones go: a broker's cleaner that found nothing to do looks ag
 _RENEWED_LIFE_MS: Final = 60_000
 
 
+INTERVAL_MS: Final = 1000
+"""The longest that a few records wait for a commit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings(Reach):
-    """How logs are opened, created and continued.
+class MirrorSettings(Reach):
+    """How topics are mirrored, and how logs are opened, created and continued.
 
     Attributes:
-        partitions: of a new log; None: as many as the topic has.
-        config: of a new log; overrides that of the topic.
-        follow_start: whether the log start offset follows the source's.
-        skip_purged: whether records that the source removed are skipped, tombstones included.
-        reconcile: whether keys that the topic no longer has are deleted (`comparing`).
-        decoding: how records become columns; None: they stay bytes.
-        dead_letters: the URL of the log for undecodable records; for several topics, the folder of
-            these logs; None: they are an error.
+        once: stop at the current end; otherwise the topics are followed.
+        end: take the rest, check that the topic is quiet for a while, then let others append.
+        force: end the mirror without looking at the topic, which may be gone.
+        partitions: of a new log: a number above the topic's leaves room for it to grow; None: as
+            many as the topic has.
+        config: configs of a new log, which override those of the topic.
+        follow_start: move the log start offset with the source's: what it removed is removed here.
+        skip_purged: continue after records, or tombstones, that the source removed unread.
+        reconcile: first read log and topic once, and delete keys that the topic no longer has.
+        decode: makes a typed log: a `Decoding`, or its values' encoding; None: a log of bytes.
+        dead_letters: a log (a folder for a pattern) for undecodable records; None: raise for them.
+        kafka_options: librdkafka's, such as ``security.protocol`` and ``sasl.password``.
+        interval_ms: the longest that a few records wait for a commit.
+        wait_ms: how long the brokers may fail to answer; after 5 s a warning is logged.
+        on_progress: called with the progress, after each commit and every few seconds.
+        should_stop: called several times a second; true ends the run once all it read is committed.
+        storage_options: options of the log's filesystem.
+        single_writer: see `Log.create`.
+        clock: the source of times.
+        ids: the source of random ids.
     """
 
+    once: bool = False
+    end: bool = False
+    force: bool = False
     partitions: int | None = None
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)
     follow_start: bool = False
     skip_purged: bool = False
     reconcile: bool = False
-    decoding: Decoding | None = None
+    decode: Decoding | str | None = None
     dead_letters: str | None = None
+    kafka_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    interval_ms: int = INTERVAL_MS
+    wait_ms: int = WAIT_MS
+    on_progress: Callable[[Any], object] = lambda _: None
+    should_stop: Callable[[], bool] = lambda: False
+
+    @property
+    def decoding(self) -> Decoding | None:
+        """How records become columns; None: they stay bytes."""
+        return Decoding(values=self.decode) if isinstance(self.decode, str) else self.decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +221,7 @@ class Target:
         log: Log,
         topic: Topic,
         address: Address,
-        settings: LogSettings,
+        settings: MirrorSettings,
         *,
         left: Mapping[str, str] = MappingProxyType({}),
         decoder: Decoder | None = None,

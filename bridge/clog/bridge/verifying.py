@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from clog.bridge.comparing import LASTS, alive, coded, keyed, merged, pieces, since
 from clog.bridge.decoding import Decoder, Decoding, letter_offsets
-from clog.bridge.target import LogSettings, Target, is_reconciled
+from clog.bridge.target import MirrorSettings, Target, is_reconciled
 from clog.bridge.topic import WAIT_MS, Cluster, Columns, address_of
 from clog.storage import InvalidInputError, Log
 from clog.storage.spi import dataclass, to_arrow, to_numpy
@@ -113,7 +113,7 @@ def verify(
     address = address_of(source)
     if address.is_pattern:
         raise InvalidInputError(f"{address} may be several topics; compare one at a time")
-    settings = LogSettings(storage_options=storage_options)
+    settings = MirrorSettings(storage_options=storage_options)
     cluster = Cluster(address.brokers, kafka_options or {}, wait_ms)
     decoding = Decoding(values=decode) if isinstance(decode, str) else decode
     decoder = None if decoding is None else Decoder(decoding, address.topic, evolves=False)

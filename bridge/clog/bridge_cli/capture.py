@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from click import BadParameter
@@ -141,42 +140,45 @@ def capture(  # noqa: PLR0913 - one for each option
 
     masks = pairs(mask, what="--mask")
     names = reload or []
-    both: dict[str, Any] = {
-        "once": once,
-        "tables": tables or (),
-        "exclude": exclude or (),
-        "masks": masks,
-        "partitions": partitions or 1,
-        "config": configs(config),
-        **given.reach,
-    }
     is_mysql = source.startswith("mysql:")
     if is_mysql and (events or publication or slot_max_mib or set(names) - {"all"}):
         raise BadParameter(_OF_POSTGRES)
     _check(source, masks)
     if verify:
         return _verify(source, url, tables or (), exclude or (), given)
-    run: Callable[..., Captured] = partial(bridge.capture_mysql, reload=bool(names))
-    if not is_mysql:
-        run = partial(
-            bridge.capture,
-            events=events,
-            publication=publication,
-            reload=True if "all" in names else names,
-            slot_bytes_max=None if slot_max_mib is None else slot_max_mib << 20,
-        )
     with until_stopped() as should_stop, _reporting(given, listen, once=once) as on_progress:
-        done = run(source, url, **both, on_progress=on_progress, should_stop=should_stop)
+        both: dict[str, Any] = {
+            "once": once,
+            "tables": tables or (),
+            "exclude": exclude or (),
+            "masks": masks,
+            "reload": True if "all" in names else names,
+            "partitions": partitions or 1,
+            "config": configs(config),
+            "on_progress": on_progress,
+            "should_stop": should_stop,
+            **given.reach,
+        }
+        if is_mysql:
+            both["reload"] = bool(names)
+            done = bridge.capture_mysql(source, url, bridge.CaptureSettings(**both))
+        else:
+            of_postgres = bridge.PostgresSettings(
+                **both,
+                events=events,
+                publication=publication,
+                slot_bytes_max=None if slot_max_mib is None else slot_max_mib << 20,
+            )
+            done = bridge.capture(source, url, of_postgres)
     given.emit(asdict(done), lambda: _say(done))
     return Code.INTERRUPTED if should_stop() else None
 
 
 def _check(source: str, masks: dict[str, str]) -> None:
     """Refuses an invalid address, and invalid masks."""
+    from clog.bridge.capturing.tables import Choice, hash_key
     from clog.bridge.mysql.engine import Server
-    from clog.bridge.postgres.catalogue import Choice
     from clog.bridge.postgres.source import Source
-    from clog.bridge.postgres.tables import hash_key
     from clog.storage import SystemIds
 
     with usage_errors():
@@ -269,18 +271,18 @@ def _verify(
     source: str, url: str, tables: "Sequence[str]", exclude: "Sequence[str]", given: Given
 ) -> Code | None:
     """Compares tables with the database."""
-    from clog.bridge import verify_capture, verify_capture_mysql
+    from clog.bridge import TableSettings, verify_capture, verify_capture_mysql
 
     with progress(hidden=given.json) as bars:
         bar = bars.add_task("comparing", total=None)
-        found = (verify_capture_mysql if source.startswith("mysql:") else verify_capture)(
-            source,
-            url,
+        settings = TableSettings(
             tables=tables,
             exclude=exclude,
-            **given.reach,
             on_progress=lambda name: bars.update(bar, description=f"comparing {name}"),
+            **given.reach,
         )
+        run = verify_capture_mysql if source.startswith("mysql:") else verify_capture
+        found = run(source, url, settings)
     lines = []
     for one in found.tables:
         rows = f"{counted(one.rows, 'row')} in the database, {count(one.log_rows)} in the log"

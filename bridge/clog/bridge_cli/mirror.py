@@ -218,18 +218,13 @@ def mirror(  # noqa: PLR0913 - one for each option
 
 def _followed(given: Given, source: str, url: str, **settings: Any) -> Code | None:
     """Mirrors, and prints what it did."""
+    from clog.bridge import MirrorSettings
     from clog.bridge import mirror as run
 
     ends = settings["once"] or settings["end"]
     with until_stopped() as should_stop, _shown(given, once=ends) as on_progress:
-        done = run(
-            source,
-            url,
-            **settings,
-            **given.reach,
-            on_progress=on_progress,
-            should_stop=should_stop,
-        )
+        hooks: dict[str, Any] = {"on_progress": on_progress, "should_stop": should_stop}
+        done = run(source, url, MirrorSettings(**settings, **given.reach, **hooks))
     given.emit(_as_json(done), lambda: _say(done))
     return Code.INTERRUPTED if should_stop() else None
 

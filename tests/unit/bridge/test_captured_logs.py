@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clog.bridge.postgres.catalogue import SourceTable
-from clog.bridge.postgres.logs import ID, CaptureSettings, Filler, Home, TableLog, all_of
+from clog.bridge.capturing.logs import ID, Filler, Home, TableLog
+from clog.bridge.capturing.settings import CaptureSettings
+from clog.bridge.capturing.tables import Changes, Column, SourceTable
 from clog.bridge.postgres.source import Identity
-from clog.bridge.postgres.tables import Changes, Column
 from clog.bridge.postgres.types import Type, plan_from
 from clog.cleaner import Cleaner
 from clog.storage import (
@@ -26,6 +26,7 @@ from clog.storage import (
 )
 from clog.storage.cuts import cuts_of, drop_cut, name_cut
 from clog.storage.env import SystemIds
+from clog.storage.spi import together
 from clog_testing.clocked import ClockedStore
 from clog_testing.crash import Folder, memory_store
 from clog_testing.delaying import DelayingStore
@@ -67,7 +68,6 @@ class Disk:
             config={},
             storage_options=None,
             single_writer=False,
-            hash_key=b"",
             clock=self.clock,
             ids=SystemIds(),
         )
@@ -153,7 +153,7 @@ def test_a_group_is_six_requests_deep_at_most(disk, count, monkeypatch):
         for table in tables:
             take(table, [(position, "x")])
         before_ms = far.now_ms
-        all_of((one.handle, lambda one=one, p=position: one.commit(p)) for one in tables)
+        together((one.log, lambda one=one, p=position: one.commit(p)) for one in tables)
         home.cut(position, tables)
         assert created[-1] - before_ms <= 600
     assert len(name_cut(home.log.handle, None).logs) == count + 1
@@ -264,7 +264,7 @@ def test_a_table_that_was_quiet_for_days_is_in_a_cut(disk):
         put(a, [(1, f"x{i}")], 10 + i)
     put(b, [(1, "x")], 12)
     home.cut(12, [a, b])
-    version = a.handle.tip.version
+    version = a.log.handle.tip.version
     a.log.roll()
     for _ in range(3):
         disk.clock.advance(3 * 86_400_000)
@@ -339,7 +339,7 @@ def test_a_value_that_is_nowhere_is_never_null(disk):
 
 def test_what_a_group_has_is_found_again_on_disk(monkeypatch):
     """H-C3 in a transaction larger than memory: the newest rows, whether kept or written out."""
-    monkeypatch.setattr("clog.bridge.postgres.logs.KEPT_BYTES", 200)
+    monkeypatch.setattr("clog.bridge.capturing.logs.KEPT_BYTES", 200)
     filler = Filler("t", ["v"], lambda _: (pa.array([], pa.binary()), batch([])))
 
     def batch(values):

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from clog.bridge.postgres.catalogue import Binding, SourceTable
-from clog.bridge.postgres.tables import Column, Relation, RelationColumn
+from clog.bridge.capturing.tables import Binding, Column, Relation, RelationColumn, SourceTable
 from clog.storage import InvalidInputError
 
 INT8, TEXT = 20, 25

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clog.bridge.postgres.tables import hash_key
+from clog.bridge.capturing.tables import hash_key
 from clog.storage import InvalidInputError
 
 SECRET = "0123456789abcdef"

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.bridge.test_records import Message
 
 from clog.bridge.mirroring import _Held
-from clog.bridge.target import RECONCILED, Batch, LogSettings, Seen, Target, free_offsets
+from clog.bridge.target import RECONCILED, Batch, MirrorSettings, Seen, Target, free_offsets
 from clog.bridge.topic import Address, At, Setting, Topic, columns_of, tombstones_stay_ms
 from clog.storage import SourcePurgedError
 
@@ -41,7 +41,7 @@ class Broken(Target):
 def begun(log, seen=None, **configs):
     """The target of a log, after its begin, and what is held of it."""
     cluster = Cluster(**(configs or {"cleanup_policy": "compact", "delete_retention_ms": DAY_MS}))
-    mirror = Broken(log, TOPIC, Address("broker:9092", "orders"), LogSettings())
+    mirror = Broken(log, TOPIC, Address("broker:9092", "orders"), MirrorSettings())
     mirror.begin(cluster, seen or Seen(0, mirror.life_ms(cluster), 0))
     held = _Held(mirror)
     held.handed = dict(mirror.positions)
@@ -81,7 +81,7 @@ def test_tombstones_stay_as_long_as_the_topic_says():
 def test_the_logs_configs_stand_in_for_those_that_a_client_may_not_see(make_log):
     """S41: they come from the topic or the user."""
     log = make_log(2, {"delete.retention.ms": 7}, features=["given-offsets"])
-    mirror = Target(log, TOPIC, Address("broker:9092", "orders"), LogSettings())
+    mirror = Target(log, TOPIC, Address("broker:9092", "orders"), MirrorSettings())
     assert mirror.life_ms(Cluster()) == 7
     assert mirror.life_ms(Cluster(cleanup_policy="delete")) is None
 

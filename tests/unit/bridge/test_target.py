@@ -2,7 +2,7 @@
 
 import pytest
 
-from clog.bridge.target import LogSettings, Target
+from clog.bridge.target import MirrorSettings, Target
 from clog.bridge.topic import Address, At, Topic
 from clog.storage import SourcePurgedError
 
@@ -20,7 +20,7 @@ class Starts:
 
 def target(log, **settings):
     topic = Topic("cluster", "orders", "id", 3)
-    return Target(log, topic, Address("broker:9092", "orders"), LogSettings(**settings))
+    return Target(log, topic, Address("broker:9092", "orders"), MirrorSettings(**settings))
 
 
 def test_a_partition_that_was_added_is_mirrored_from_its_first_offset(make_log):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clog.bridge import mirror, topic
+from clog.bridge import MirrorSettings, mirror, topic
 from clog.bridge.topic import Cluster, Topic, _as_printed, address_of
 from clog.storage import ManualClock
 from clog.storage.errors import InvalidInputError, SourceUnavailableError
@@ -172,11 +172,13 @@ def test_a_mirror_whose_broker_fails_before_it_reads_says_so(monkeypatch):
     admin.fails_at_its_end = True
     monkeypatch.setattr(topic, "_admin_client", lambda: admin)
     with pytest.raises(InvalidInputError, match="refuses to return the offsets of topic orders"):
-        mirror("kafka://127.0.0.1:1/orders", "memory://refused", clock=ManualClock())
+        mirror(
+            "kafka://127.0.0.1:1/orders", "memory://refused", MirrorSettings(clock=ManualClock())
+        )
 
 
 @pytest.mark.parametrize("wait_ms", [0, -1, 1 << 31, 1.5, None, True])
 def test_a_wait_that_is_none_is_refused(wait_ms):
     """Before a broker is contacted."""
     with pytest.raises(InvalidInputError, match="allowed: 1 to"):
-        mirror("kafka://127.0.0.1:1/orders", "memory://unused", wait_ms=wait_ms)
+        mirror("kafka://127.0.0.1:1/orders", "memory://unused", MirrorSettings(wait_ms=wait_ms))

@@ -1,6 +1,7 @@
 """`clog mirror`: what of its command line gets to the library; tests/kafka has the rest."""
 
 import json
+from dataclasses import fields
 
 import pytest
 
@@ -14,8 +15,9 @@ def given(monkeypatch):
     """What the library was called with."""
     found = {}
 
-    def mirror(*args, **named):
-        found.update(named, args=args)
+    def mirror(source, url, settings):
+        named = {field.name: getattr(settings, field.name) for field in fields(settings)}
+        found.update(named, args=(source, url))
         return Mirrored({}, {})
 
     monkeypatch.setattr("clog.bridge.mirror", mirror)

@@ -43,6 +43,37 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from clog.bridge.capturing.comparing import (
+    Take,
+    VerifiedCapture,
+    VerifiedTable,
+    Words,
+    keys_of,
+    verified,
+)
+from clog.bridge.capturing.logs import (
+    ABOUT,
+    FLUSH_BYTES,
+    ID,
+    SEED,
+    Home,
+    TableLog,
+    no_home,
+    other_database,
+)
+from clog.bridge.capturing.settings import Captured, CapturedTable, CaptureSettings, TableSettings
+from clog.bridge.capturing.tables import (
+    DROP,
+    HASH,
+    Binding,
+    Changes,
+    Choice,
+    Column,
+    SourceTable,
+    TablePlan,
+    hash_key,
+    masked,
+)
 from clog.bridge.mysql.engine import (
     NAME,
     RELOAD,
@@ -58,43 +89,15 @@ from clog.bridge.mysql.engine import (
     table_of,
     why_reload,
 )
-from clog.bridge.postgres.capturing import Captured, CapturedTable
-from clog.bridge.postgres.catalogue import DROP, Binding, Choice, SourceTable
-from clog.bridge.postgres.logs import (
-    ABOUT,
-    FLUSH_BYTES,
-    ID,
-    SEED,
-    CaptureSettings,
-    Home,
-    TableLog,
-    Words,
-    no_home,
-    other_database,
-)
-from clog.bridge.postgres.tables import HASH, Changes, Column, hash_key, masked
-from clog.bridge.postgres.types import TablePlan
-from clog.bridge.postgres.verifying import (
-    Take,
-    VerifiedCapture,
-    VerifiedTable,
-    keys_of,
-    verified,
-)
-from clog.bridge.reach import Reach
 from clog.bridge.values import Fix, connect_column
 from clog.storage import (
-    Clock,
     Cut,
-    Ids,
     InvalidInputError,
     Log,
     NotFoundError,
     SourceError,
     SourcePurgedError,
     SourceReplacedError,
-    SystemClock,
-    SystemIds,
 )
 from clog.storage.spi import Inside, dataclass, fitted, hash_keys, together
 
@@ -110,24 +113,7 @@ _LOOK_MS: Final = 5000
 _JSON: Final = "io.debezium.data.Json"
 
 
-def capture_mysql(  # noqa: PLR0913 - one for each option
-    dsn: str,
-    url: str,
-    *,
-    once: bool = False,
-    tables: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    masks: Mapping[str, str] | None = None,
-    reload: bool = False,
-    partitions: int = 1,
-    config: Mapping[str, str] | None = None,
-    storage_options: Mapping[str, object] | None = None,
-    single_writer: bool = False,
-    on_progress: Callable[[Captured], None] | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-    clock: Clock | None = None,
-    ids: Ids | None = None,
-) -> Captured:
+def capture_mysql(dsn: str, url: str, settings: CaptureSettings | None = None) -> Captured:
     """Captures tables of a MySQL database, each into a typed log at ``url/database.table`` with the
     table's primary key, and records in the log at ``url`` which of their versions show the same
     moment, like `capture`. Another run continues where the last one stopped. Returns the progress.
@@ -137,19 +123,7 @@ def capture_mysql(  # noqa: PLR0913 - one for each option
     Args:
         dsn: ``mysql://USER@HOST:PORT/DATABASE``; the password comes from ``MYSQL_PWD``.
         url: the home; the folder of the tables' logs.
-        once: stop when all that the source has now is captured; otherwise the source is followed.
-        tables: patterns of ``database.table``; empty: all.
-        exclude: patterns of tables to leave out.
-        masks: by ``database.table.column``: ``drop`` or ``hash``.
-        reload: load all tables again.
-        partitions: of new logs.
-        config: of new logs.
-        storage_options: options of the logs' filesystem.
-        single_writer: see `Log.create`.
-        on_progress: called with the progress, after each commit and every few seconds.
-        should_stop: called several times a second; true ends the run.
-        clock: the source of times; None: the system's clock.
-        ids: the source of random ids; None: the operating system.
+        settings: which tables, how, and until when; by default all, followed.
 
     Raises:
         SourceError: the database is not what it was, or has data that a log cannot keep; the
@@ -160,27 +134,26 @@ def capture_mysql(  # noqa: PLR0913 - one for each option
         NotFoundError: no table matches.
 
     >>> shop = "mysql://me@localhost/shop"
-    >>> capture_mysql(shop, "shop", once=True, tables=["shop.*"]).transactions  # doctest: +SKIP
+    >>> settings = CaptureSettings(once=True, tables=["shop.*"])
+    >>> capture_mysql(shop, "shop", settings).transactions  # doctest: +SKIP
     7
     """
-    if wrong := [how for how in (masks or {}).values() if how not in (DROP, HASH)]:
+    settings = settings or CaptureSettings()
+    masks = dict(settings.masks)
+    if wrong := [how for how in masks.values() if how not in (DROP, HASH)]:
         raise InvalidInputError(
             f"columns of MySQL can be masked by drop or hash, not by {wrong[0]!r:.40}"
         )
-    settings = CaptureSettings(
-        partitions=partitions,
-        config=dict(config or {}),
-        storage_options=storage_options,
-        single_writer=single_writer,
-        hash_key=hash_key((masks or {}).values()),
-        clock=clock or SystemClock(),
-        ids=ids or SystemIds(),
-    )
+    if not isinstance(settings.reload, bool):
+        raise InvalidInputError(
+            "tables of MySQL are loaded again all together: give reload=True, not their names"
+        )
+    hash_key(masks.values())  # Raises now rather than after the id is claimed.
     with Server(dsn, settings.ids) as server:
-        choice = replace(server.choice(tables, exclude), masks=dict(masks or {}))
-        run = _Run(server, url.rstrip("/"), choice, settings, on_progress or (lambda _: None))
-        run.prepare(reload=reload)
-        run.follow(should_stop, once=once)
+        choice = replace(server.choice(settings.tables, settings.exclude), masks=masks)
+        run = _Run(server, url.rstrip("/"), choice, settings)
+        run.prepare(reload=settings.reload)
+        run.follow(settings.should_stop, once=settings.once)
         return run.progress()
 
 
@@ -275,14 +248,13 @@ class _Run:
         url: str,
         choice: Choice,
         settings: CaptureSettings,
-        on_progress: Callable[[Captured], None],
     ) -> None:
         self._server = server
         self._url = url
         self._choice = choice
         self._settings = settings
         self._clock = settings.clock
-        self._on_progress = on_progress
+        self._on_progress = settings.on_progress
         self._origin = server.origin()
         self._home = Home(url, self._origin, settings)
         self._tables: dict[str, TableLog] = {}
@@ -642,16 +614,7 @@ def _columns_of(log: Log, names: Sequence[str], keys: set[str]) -> pa.Schema:
 
 
 def verify_capture_mysql(
-    dsn: str,
-    url: str,
-    *,
-    tables: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    storage_options: Mapping[str, object] | None = None,
-    single_writer: bool = False,
-    on_progress: Callable[[str], None] = lambda _: None,
-    clock: Clock | None = None,
-    ids: Ids | None = None,
+    dsn: str, url: str, settings: TableSettings | None = None
 ) -> VerifiedCapture:
     """Compares captured MySQL tables with their source, at one moment of it and one cut of the
     logs, like `verify_capture`.
@@ -659,13 +622,7 @@ def verify_capture_mysql(
     Args:
         dsn: see `capture_mysql`.
         url: the home.
-        tables: patterns of ``database.table``; empty: all that are captured.
-        exclude: patterns of tables to leave out.
-        storage_options: options of the logs' filesystem.
-        single_writer: see `Log.create`.
-        on_progress: called with the name of each table, before it is read.
-        clock: the source of times; None: the system's clock.
-        ids: the source of random ids; None: the operating system.
+        settings: which tables; by default all that are captured.
 
     Raises:
         InvalidInputError: there is no capture at the URL.
@@ -677,19 +634,14 @@ def verify_capture_mysql(
     >>> verify_capture_mysql("mysql://me@localhost/shop", "shop").is_equal  # doctest: +SKIP
     True
     """
-    reach = Reach(
-        storage_options=storage_options,
-        single_writer=single_writer,
-        clock=clock or SystemClock(),
-        ids=ids or SystemIds(),
-    )
+    reach = settings or TableSettings()
     home = reach.opened(url)
     with Server(dsn, reach.ids) as server:
         if not (sources := home.positions(ID)):
             raise no_home(home.url)
         if (origin := server.origin().name) not in sources:
             raise other_database(home.url, sources, origin)
-        choice = server.choice(tables, exclude)
+        choice = server.choice(reach.tables, reach.exclude)
         with reach.cut(home.url, f"verify-{reach.ids.new_id()}") as cut:  # E1
             known = _Known.read(home, cut)
             with server.held() as held:  # E2
@@ -699,7 +651,7 @@ def verify_capture_mysql(
                 changed.read(until)  # E3
                 found = []
                 for one in changed.compared():
-                    on_progress(one.what)
+                    reach.on_progress(one.what)
                     log = reach.opened(one.url)
                     found.append(one.verified(held, log, cut, known.hash_key))
     return VerifiedCapture(home.url, position_text(until), tuple(found), changed.skipped)

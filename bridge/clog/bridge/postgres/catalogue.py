@@ -28,18 +28,25 @@ be a key. Other tables are refused before anything is published, because publish
 would make the application's own updates fail; or only their inserts are taken, as plain events.
 """
 
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
-from fnmatch import fnmatchcase
-from hashlib import sha256
 from typing import Any, Final
-from urllib.parse import quote
 
-from clog.bridge.postgres.source import Queries, Source, literal, quoted
-from clog.bridge.postgres.tables import HASH, Column, Relation
+from clog.bridge.capturing.tables import (
+    DROP,
+    EVENTS,
+    HASH,
+    MASKED,
+    TEXT,
+    Choice,
+    Column,
+    SourceTable,
+    name_of,
+    quoted,
+)
+from clog.bridge.postgres.source import Queries, Source, literal
 from clog.storage import InvalidInputError, NotFoundError
 from clog.storage.spi import dataclass
 
@@ -141,7 +148,6 @@ select root::bigint, md5(string_agg(part, ' ' order by part collate "C")) from (
   union all {{publishing}}
 ) parts(root, part) group by 1
 """  # noqa: S608 - all is written here
-_FOLDER_MAX: Final = 240
 _OPTIONS: Final = (
     "select pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot from pg_publication"
 )
@@ -156,276 +162,6 @@ select t.root::bigint, c.oid::bigint, c.relfilenode::bigint, greatest(c.relpages
 from trees t join pg_class c on c.oid = t.oid where c.relkind <> 'p' and t.oid <> t.root
 """  # noqa: S608 - all is written here
 _log = logging.getLogger(__name__)
-EVENTS: Final = "events"
-"""The identity of a table without a usable key: only its inserts are taken."""
-TEXT, DROP = "text", "drop"
-MASKED: Final = "masked"
-"""The reason for which a masked column is left out."""
-MASKS: Final = (HASH, DROP, TEXT)
-
-
-def name_of(schema: str, table: str) -> str:
-    """Returns a table's name; parts with a dot are quoted.
-
-    >>> name_of("public", "orders"), name_of("a.b", "c")
-    ('public.orders', '"a.b".c')
-    """
-    parts = (schema, table)
-    return ".".join(quoted(part) if "." in part or '"' in part else part for part in parts)
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTable:
-    """A table in the catalogue.
-
-    Attributes:
-        identity: how updates name their row: ``key``, or `EVENTS`.
-        columns: the captured columns.
-        defaults: the numbers of the columns that filled, or may have filled, existing rows when
-            they were added.
-        toasted: columns that an update may leave out: those of variable length. How they are
-            stored, and which old rows are sent, may change without any effect on existing rows.
-        leaves: for a partitioned table, the file of each leaf, by its oid.
-        width: how many columns it has ever had.
-        file: the file of its rows; 0: it has no file itself.
-        stamps: by the number of each captured column, the transaction that wrote its entry.
-        sent: name, type and modifier of each column that the stream sends, in their order.
-        live: the numbers of all columns.
-        entries: what its types and partitions are, by `_ENTRIES`; and dropped columns (d).
-        published: the numbers of the entries that publish it; empty: there are none.
-        rows, pages: approximate numbers.
-        masks: by column: `HASH`, `TEXT`.
-        left: columns that are not captured, and why.
-    """
-
-    oid: int
-    schema: str
-    name: str
-    identity: str
-    columns: tuple[Column, ...]
-    defaults: frozenset[int]
-    toasted: frozenset[str]
-    leaves: Mapping[int, int]
-    width: int = 0
-    file: int = 0
-    stamps: Mapping[int, int] = field(default_factory=dict)
-    sent: tuple[tuple[str, int, int], ...] = ()
-    live: frozenset[int] = frozenset()
-    entries: Mapping[str, str] = field(default_factory=dict)
-    published: str = ""
-    rows: int = 0
-    pages: int = 0
-    masks: Mapping[str, str] = field(default_factory=dict)
-    left: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def what(self) -> str:
-        """The table's name for users."""
-        return name_of(self.schema, self.name)
-
-    @property
-    def sql(self) -> str:
-        """The table's name in SQL."""
-        return f"{quoted(self.schema)}.{quoted(self.name)}"
-
-    @property
-    def key(self) -> list[str]:
-        return [c.name for c in self.columns if c.in_key]
-
-    @property
-    def folder(self) -> str:
-        """The last part of its log's URL; local disks limit it, so a long one ends with a hash."""
-        parts = (quote(part, safe="").replace(".", "%2E") for part in (self.schema, self.name))
-        name = ".".join(parts)
-        if len(name) <= _FOLDER_MAX:
-            return name
-        return f"{name[: _FOLDER_MAX - 33]}~{sha256(name.encode()).hexdigest()[:32]}"
-
-    def select(self, where: str | None = None) -> str:
-        """Returns the query for all its rows, with the captured columns."""
-        names = ", ".join(quoted(c.name) for c in self.columns)
-        only = "" if self.leaves else "ONLY "
-        condition = f" WHERE {where}" if where else ""
-        return f"SELECT {names} FROM {only}{self.sql}{condition}"  # noqa: S608 - all are quoted
-
-    def binding(self, folder: str) -> bytes:
-        """Returns the table's binding; ``folder``: its log's, perhaps under a former name."""
-        columns = [[c.name, c.attnum, c.type_oid, c.typmod, c.in_key] for c in self.columns]
-        leaves = {str(oid): node for oid, node in self.leaves.items()}
-        body = {
-            "oid": self.oid,
-            "schema": self.schema,
-            "name": self.name,
-            "folder": folder,
-            "identity": self.identity,
-            "columns": columns,
-            "leaves": leaves,
-            "width": self.width,
-            "file": self.file,
-            "stamps": [self.stamps[c.attnum] for c in self.columns if self.stamps],
-            "labels": dict(self.entries),
-            "published": self.published,
-            "masks": dict(self.masks),
-        }
-        return json.dumps(body, sort_keys=True).encode()
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """A table as it was at its log's position; see `SourceTable.binding`."""
-
-    oid: int
-    schema: str
-    name: str
-    folder: str
-    identity: str
-    columns: Sequence[tuple[str, int, int, int, bool]]
-    leaves: Mapping[int, int]
-    width: int
-    file: int
-    stamps: Mapping[int, int]
-    entries: Mapping[str, str]
-    published: str
-    masks: Mapping[str, str]
-
-    @classmethod
-    def read(cls, data: bytes) -> "Binding":
-        """Returns the binding that `SourceTable.binding` encoded."""
-        body = json.loads(data)
-        body["columns"] = [tuple(row) for row in body["columns"]]
-        body["leaves"] = {int(oid): node for oid, node in body["leaves"].items()}
-        body["stamps"] = dict(zip((c[1] for c in body["columns"]), body["stamps"], strict=False))
-        body["entries"] = body.pop("labels")
-        return cls(**body)
-
-    @property
-    def what(self) -> str:
-        return name_of(self.schema, self.name)
-
-    @property
-    def _numbers(self) -> set[int]:
-        return {number for _, number, *_ in self.columns}
-
-    def has(self, relation: Relation, now: SourceTable) -> bool:
-        """Returns whether rows that the stream describes like this, after this binding, have what
-        the log needs: the table has had all columns that it has now, under their names, but for
-        the last ones, which had not been added yet, and for others that have been dropped since
-        (`why_reload` says where nothing tells the two apart).
-        """
-        named = {c.name for c in relation.columns if c.in_key}
-        if now.key and relation.identity != "f" and named != {*now.key}:
-            return False
-        unsent = now.left.keys() - {name for name, *_ in now.sent}
-        sent = tuple(
-            (c.name, c.type_oid, c.typmod) for c in relation.columns if c.name not in unsent
-        )
-        if self._numbers - now.live:
-            return {*now.sent} <= {*sent}
-        added = sum(number > self.width for number in now.live)
-        return len(now.sent) - added <= len(sent) and sent == now.sent[: len(sent)]
-
-    def followed_by(self, now: SourceTable) -> SourceTable:
-        """Returns a table that was not loaded again with the columns that were dropped until now:
-        its log still has their values.
-        """
-        names = {c.name for c in now.columns}
-        gone = {name: entry for name, entry in self.entries.items() if name[0] == "d"}
-        gone |= {f"d{name}": "" for name, *_ in self.columns if name not in names}
-        return replace(now, entries={**now.entries, **gone})
-
-    def why_reload(self, now: SourceTable) -> str | None:
-        """Returns why rows may have changed without a message; None if they did not.
-
-        Raises:
-            InvalidInputError: the log cannot hold the table any more.
-        """
-        if now.identity != self.identity:
-            raise InvalidInputError(
-                f"{now.what} is captured by its {self.identity}, but now has {now.identity}: the"
-                " replica identity or its key changed, but the log's key cannot; capture the"
-                f" database into a new URL, or leave the table out (--exclude {now.what})"
-            )
-        before = {name: (attnum, *kind) for name, attnum, *kind in self.columns}
-        after = {c.name: (c.attnum, c.type_oid, c.typmod, c.in_key) for c in now.columns}
-        if {n for n, c in before.items() if c[3]} != {n for n, c in after.items() if c[3]}:
-            raise InvalidInputError(
-                f"the key of {now.what} is now {now.key}, but that of its log cannot change;"
-                " capture the database into a new URL, or leave the table out (--exclude"
-                f" {now.what})"
-            )
-        for name, column in after.items():
-            known = before.get(name)
-            if known is None and column[0] in now.defaults:
-                return f"column {name} was added with a default, which filled existing rows"
-            if known is None and f"d{name}" in self.entries:
-                return f"column {name} was dropped, and added again later"
-            if known is None and column[0] <= self.width:
-                return f"column {name} was renamed, or has been captured only since then"
-            if known is not None and known[0] != column[0]:
-                return f"column {name} was dropped and added again"
-            if known is not None and known[1:3] != column[1:3]:
-                return f"column {name} has another type"
-        if self.leaves != now.leaves:
-            return "a partition was attached, detached, emptied, dropped or rewritten"
-        if self.file != now.file and self.stamps != now.stamps:
-            return "its columns changed, and its rows were rewritten"
-        return self._why_uncertain(now)
-
-    def _why_uncertain(self, now: SourceTable) -> str | None:
-        """Returns why it is unknown what rows were like between this binding and now."""
-        if self.published != now.published:
-            return (
-                "for some time, it was not published, or was published with other rows or columns"
-            )
-        for name, entry in self.entries.items():
-            if now.entries.get(name, entry) != entry:
-                if name[0] in "ec":
-                    return "values of one of its types are, or were, written differently"
-                return "a partition, or its replica identity, was another for some time"
-        added = set(range(self.width + 1, now.width + 1))
-        new = now.entries.keys() - self.entries.keys()
-        if added and any(name[0] in "ec" for name in new):
-            return "a column was added whose type has labels or columns, which may have changed"
-        dropped = bool(self._numbers - now.live)
-        if added - now.live or (added and dropped):
-            return "columns were added, and dropped"
-        kept = self.stamps.keys() & now.stamps.keys()
-        if dropped and any(self.stamps[number] != now.stamps[number] for number in kept):
-            return "columns were dropped, and others changed"
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which tables are captured, and how.
-
-    Attributes:
-        tables, exclude: shell-style patterns of ``schema.table``; no ``tables``: all.
-        masks: by ``schema.table.column``, one of `MASKS`.
-        events: whether tables without a usable key are captured, only their inserts.
-    """
-
-    tables: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    masks: Mapping[str, str] = field(default_factory=dict)
-    events: bool = False
-
-    def __post_init__(self) -> None:
-        for column, mask in self.masks.items():
-            if mask not in MASKS or column.count(".") < 2:
-                raise InvalidInputError(
-                    f"{column!r}={mask!r:.40} is not a mask; give schema.table.column and one of"
-                    f" {', '.join(MASKS)}"
-                )
-
-    def has(self, what: str) -> bool:
-        """Returns whether a table is chosen."""
-        return _matches(what, self.tables or ["*"]) and not _matches(what, self.exclude)
-
-
-def _matches(what: str, patterns: Collection[str]) -> bool:
-    bare = what.removeprefix("public.")
-    return any(fnmatchcase(what, p) or fnmatchcase(bare, p) for p in patterns)
 
 
 def read(

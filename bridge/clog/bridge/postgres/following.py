@@ -25,18 +25,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from clog.bridge.postgres.logs import FLUSH_BYTES, Home, TableLog
-from clog.bridge.postgres.pgoutput import Decoder, KeylessError
-from clog.bridge.postgres.source import Stream
-from clog.bridge.postgres.tables import (
+from clog.bridge.capturing.logs import FLUSH_BYTES, Home, TableLog
+from clog.bridge.capturing.tables import (
     ChangedError,
     Changes,
     Decoded,
     Relation,
+    TablePlan,
     Truncated,
     joined,
 )
-from clog.bridge.postgres.types import TablePlan
+from clog.bridge.postgres.pgoutput import Decoder, KeylessError
+from clog.bridge.postgres.source import Stream
 from clog.storage import Clock
 from clog.storage.spi import dataclass, together
 

@@ -29,15 +29,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from clog.bridge.postgres.tables import (
+from clog.bridge.capturing.tables import (
     Changes,
     Decoded,
     Relation,
     RelationColumn,
+    TablePlan,
     Transaction,
     Truncated,
 )
-from clog.bridge.postgres.types import TablePlan
 from clog.storage import SourceError
 from clog.storage.spi import dataclass, to_arrow
 

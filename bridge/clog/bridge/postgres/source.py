@@ -30,7 +30,8 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from clog.bridge.postgres.types import Connection, TablePlan, session_options
+from clog.bridge.capturing.tables import TablePlan, quoted
+from clog.bridge.postgres.types import Connection, session_options
 from clog.storage import (
     InvalidInputError,
     SourceError,
@@ -73,11 +74,6 @@ def lsn_of(text: str) -> int:
 def lsn_text(lsn: int) -> str:
     """Returns an LSN in PostgreSQL's notation."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
-
-
-def quoted(name: str) -> str:
-    """Returns a name as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:

@@ -15,18 +15,19 @@ timestamps become the largest and smallest numbers, which DuckDB reads as infini
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.storage import InvalidInputError, SourceError
+from clog.bridge.capturing.tables import Form, TablePlan, UnfitError
+from clog.storage import InvalidInputError
 from clog.storage.spi import dataclass, to_arrow, to_numpy
 
 if TYPE_CHECKING:
-    from clog.bridge.postgres.tables import Column
+    from clog.bridge.capturing.tables import Column
 
 SESSION: Final[Mapping[str, str]] = {
     "DateStyle": "ISO, YMD",
@@ -58,66 +59,6 @@ def session_options() -> str:
     """Returns `SESSION` as the parameter ``options`` of a connection."""
     escaped = ((name, re.sub(r"([\\ ])", r"\\\1", value)) for name, value in SESSION.items())
     return " ".join(f"-c {name}={value}" for name, value in escaped)
-
-
-class UnfitError(Exception):
-    """A value does not fit the column's form; the text says why, without the value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How values of a type are kept.
-
-    Attributes:
-        arrow: their Arrow type.
-        made: converts an array of strings, which may be invalid UTF-8, to an array of that type.
-        note: what a user should know; empty if there is nothing special.
-        plain: whether Arrow's CSV reader either converts the texts the same way or refuses them.
-    """
-
-    arrow: pa.DataType
-    made: Callable[[pa.Array], pa.Array]
-    note: str = ""
-    plain: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TablePlan:
-    """How the columns of a table are kept.
-
-    Attributes:
-        what: the table's name in errors.
-        schema: the columns; those of the key are not nullable.
-        forms: one for each column.
-    """
-
-    what: str
-    schema: pa.Schema
-    forms: tuple[Form, ...]
-
-    @property
-    def notes(self) -> dict[str, str]:
-        """What a user should know about columns, by name."""
-        named = zip(self.schema.names, self.forms, strict=True)
-        return {name: form.note for name, form in named if form.note}
-
-    def column(self, index: int, texts: pa.Array) -> pa.Array:
-        """Converts a column's texts to values; SourceError: one is invalid or does not fit."""
-        try:
-            return self.forms[index].made(texts)
-        except UnfitError as e:
-            why = str(e)
-        except (pa.ArrowException, UnicodeDecodeError):  # Their texts repeat the value.
-            why = f"a value that does not fit into {self.forms[index].arrow}"
-        raise self.unfit(self.schema.names[index], why)
-
-    def unfit(self, column: str, why: str) -> SourceError:
-        """Returns the error for a column that holds ``why``."""
-        return SourceError(
-            f"{self.what}.{column} holds {why}; keep the column as text"
-            f" (--mask {self.what}.{column}=text), or leave it out (--mask {self.what}.{column}"
-            "=drop), and load the table again"
-        )
 
 
 class Connection(Protocol):

@@ -33,7 +33,6 @@ that changes the key, the old key is not the row's own. That row is looked for (
 A value that is found nowhere stops the capture: it never becomes null.
 """
 
-import dataclasses
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,14 +42,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.bridge.postgres.catalogue import Binding, SourceTable
-from clog.bridge.postgres.tables import HASH, Changes, masked, sliced
-from clog.bridge.postgres.types import TablePlan
-from clog.bridge.reach import Reach, committed
+from clog.bridge.capturing.settings import CaptureSettings
+from clog.bridge.capturing.tables import (
+    HASH,
+    Binding,
+    Changes,
+    SourceTable,
+    TablePlan,
+    hash_key,
+    masked,
+    sliced,
+)
+from clog.bridge.reach import committed
 from clog.storage import InvalidInputError, SourceError, SourceReplacedError, Transaction
 from clog.storage.spi import (
     Inside,
-    dataclass,
     hash_keys,
     key_bytes,
     to_arrow,
@@ -96,15 +102,6 @@ class Origin(Protocol):
 
     @property
     def timeline(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureSettings(Reach):
-    """How tables' logs are opened and made: with these partitions, configs, and key for hashes."""
-
-    partitions: int
-    config: Mapping[str, str]
-    hash_key: bytes = dataclasses.field(repr=False)
 
 
 def is_wider(kind: pa.DataType, narrow: pa.DataType) -> bool:
@@ -155,6 +152,7 @@ class TableLog:
         self._identity = identity
         self._settings = settings
         self._source = f"{identity.name}/{table.oid}"
+        self._hash_key = hash_key(table.masks.values())
         self._hashed = [name for name, mask in table.masks.items() if mask == HASH]
         self._pending: list[pa.RecordBatch] = []
         self._transaction: Transaction | None = None
@@ -270,7 +268,7 @@ class TableLog:
         """Takes the group's changes from a row on, filling in values; returns the next row."""
         end = self._end_of_part(changes, start)
         part = sliced(changes, start, end)
-        rows = masked(self._whole(part.rows), self._hashed, self._settings.hash_key)
+        rows = masked(self._whole(part.rows), self._hashed, self._hash_key)
         keys = self._keys(rows)
         if self.table.key:
             missing = {name: mask for name, mask in part.unchanged.items() if mask.any()}
@@ -292,7 +290,7 @@ class TableLog:
 
     def take_rows(self, rows: pa.RecordBatch, time_us: int) -> pa.Array:
         """Takes rows of a first load; returns their keys."""
-        rows = masked(rows, self._hashed, self._settings.hash_key)
+        rows = masked(rows, self._hashed, self._hash_key)
         keys = self._keys(rows)
         count = rows.num_rows
         self._add(rows, keys, np.zeros(count, bool), np.full(count, time_us))

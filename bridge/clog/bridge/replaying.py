@@ -147,17 +147,19 @@ class _Player:
         partitions = np.array([one.partition for one in places], np.int32)
         offsets = np.array([one.offset for one in places], np.int64)
         columns = Columns(rows, partitions, offsets, 0, 0, 0)
+        inside = Inside(self._log)
         while True:
-            tip = self._log.handle.tip
+            schema = inside.schema
             found = self._decoder.decoded(columns, self._log)
             mine = [places[i] for i in found.places]
             old = self._superseded(found.rows.column("key").combine_chunks(), mine)
-            if self._log.handle.tip.head.log.schema == tip.head.log.schema:
+            inside.refresh()
+            if inside.schema == schema:
                 break  # Else the log has evolved meanwhile, and what was decoded may be rounded.
         new, kept = found.rows.filter(to_arrow(~old)), partitions[found.places[~old]]
         with self._log.transaction(self._id, TIMEOUT_MS) as t:
             if new.num_rows:
-                fits = not kept.size or int(kept.max()) < tip.head.log.partitions
+                fits = not kept.size or int(kept.max()) < self._log.partitions
                 t.append(new, kept if fits else None)
             if found.reasons:
                 letters = letters_of(rows, found.reasons, lambda i: places[i].headers)

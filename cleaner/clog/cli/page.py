@@ -450,6 +450,8 @@ class ShownLogs:
         return f"its store has not answered {waited}; the page keeps trying"
 
     def _look_at(self, name: _Named) -> _Line:
+        from clog.storage.spi import Inside
+
         url = name.url
         if name.is_prefix:
             self._find(url)
@@ -457,7 +459,7 @@ class ShownLogs:
         try:
             log = self._open(url)
             self._unmatched(log)
-            found = log.describe()
+            found = Inside(log).described()
         except ClogError as e:
             self._opened.pop(url, None)  # Another log may be there by now.
             further = "; --discover shows all logs in a folder" * isinstance(e, NotFoundError)
@@ -474,13 +476,13 @@ class ShownLogs:
         }
 
     def _find(self, prefix: str) -> None:
+        from clog.storage.spi import find_logs
+
         now_ms = self._clock.monotonic_ms()
         looked_ms = self._looked_ms.get(prefix)
         if looked_ms is not None and now_ms - looked_ms < LOOK_MS:
             return
         self._looked_ms[prefix] = now_ms
-        from clog.storage.spi import find_logs
-
         found = find_logs(prefix, self._options)
         self._unlisted[prefix] = {folder: str(e) for folder, e in found.unlisted.items()}
         with self._lock:
@@ -490,8 +492,10 @@ class ShownLogs:
     @_opened_anew
     def details(self, number: int) -> dict[str, Any]:
         """Returns all about one log: its description, and its newest commits, oldest first."""
+        from clog.storage.spi import Inside
+
         log = self.log(number)
-        found: dict[str, Any] = dict(log.describe(waits=True))
+        found: dict[str, Any] = dict(Inside(log).described(waits=True))
         with self._locks.setdefault(log.id, threading.Lock()):
             commits = self._newest(log)
             spans = [span._asdict() for span in self._spans[log.id].values()]

@@ -13,7 +13,14 @@ import pyarrow as pa
 from clog.storage.append import partitions_of
 from clog.storage.config.log_config import LogConfig
 from clog.storage.cuts import logs_by_writer
-from clog.storage.diagnostics.describe import CommitEffect, CommitInfo, CommitWalk, Written
+from clog.storage.diagnostics.describe import (
+    CommitEffect,
+    CommitInfo,
+    CommitWalk,
+    LogDescription,
+    Written,
+    describe,
+)
 from clog.storage.format.documents import NONE
 from clog.storage.format.transactions import Position
 from clog.storage.log import Log
@@ -137,6 +144,12 @@ class Inside:
         state = state_of(self._handle.writer_pages, self._handle.refresh().head, writer)
         if state is None or state.epoch != epoch:
             raise taken_by_another(self._handle, writer, epoch)
+
+    def described(self, *, waits: bool = False) -> LogDescription:
+        """Returns what `Log.describe` does, without the GET that finds a log gone all of which is
+        known already.
+        """
+        return describe(self._handle, waits=waits)
 
     def commits_from(
         self, version: int

@@ -389,7 +389,7 @@ def test_a_log_that_is_evolved_by_hand_takes_the_rows_that_wait(disk, is_known):
     note = {"value.note": pa.string()}
     Log.open(Folder(disk.store, "t"), clock=disk.clock).evolve(add=note)
     if is_known:
-        table.handle.refresh()
+        table.log.handle.refresh()
     take(table, [(2, "y")])
     table.commit(10)
     put(table, [(3, "z")], 20)

@@ -1,8 +1,9 @@
-"""Verifies the receipt of an erasure: verify_erasure.py RECEIPT ROOT [--keys FILE] [--secret HEX]
+"""Verifies the receipt of an erasure.
 
-Each file under ROOT, a folder or a URL that pyarrow knows, is decoded, compared and searched, with
-the request's secret (or $CLOG_ERASURE_SECRET) or with keys, one in a line. Exit code 1: something
-was found; 2: without either.
+``verify_erasure.py RECEIPT ROOT [--keys FILE] [--secret HEX]``: each file under ROOT, a folder or a
+URL that pyarrow knows, is decoded, compared and searched, with the request's secret (or
+``$CLOG_ERASURE_SECRET``) or with keys, one in a line. Exit code 1: something was found; 2: without
+either.
 
 A script for auditors, who can read and keep it: it needs Python, pyarrow and fastavro, and nothing
 of clog. `FIELDS` are the names of FORMAT.md, which the tests compare with what clog writes.
@@ -66,7 +67,7 @@ FIELDS = frozenset(
     orders_removed orphan_floor outcome p pages parent participants partitioner partitions path
     pins positions positions_at previous query_id ranges reached reached_after read reason
     released replace requested_ms required reset_times rest rewritten rewritten_ms rolls row
-    row_texts rows schema schema_id seal searched secret_sha256 seed segments sequence since
+    row_texts rows schema seal searched secret_sha256 seed segments sequence since
     since_ms snapshot sources stamp start started_ms state superseded swept takes_ms time_ms
     time_zone timeout_ms told tombstones tombstones_removed transaction type uncleanable undecided
     unended unmarked until_ms up_to value version view views write writer writers xxh3_128
@@ -113,10 +114,11 @@ LISTS = {"list", "key_value"}
 M = (1 << 64) - 1
 P64 = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63)
 S = bytes.fromhex(
-    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221b8"
-    "084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8a8fa"
-    "763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb170ddd"
-    "51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
+    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07d"
+    "ccff7221b8084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e"
+    "3819ef46a9deacd8a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364eac5ac83"
+    "34d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce"
+    "45cb3a8f95160428afd7fbcabb4b407e"
 )
 
 
@@ -690,7 +692,7 @@ class Verifier:
 
 def main() -> Any:
     """Verifies what the command line names; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition(".")[0])
     for name in ("receipt", "root", "--keys"):
         parser.add_argument(name)
     parser.add_argument("--secret", default=os.environ.get("CLOG_ERASURE_SECRET", ""))

@@ -222,10 +222,10 @@ def is_right(change, read, there):
     offsets = [offset for offset, *_ in read]
     newest = {key: (offset, x) for offset, key, x in read}
     known = {(offset, x) for offset, _, x in there}
-    before = repr(change.evolution.before)
+    loaded = repr(change.evolution.before), repr(change.evolution.after)
     return (
         offsets == sorted({*offsets})
-        and all(row in read or (*row[:2], before) in read for row in there)
+        and all(any((*row[:2], x) in read for x in (row[2], *loaded)) for row in there)
         and (change.gone or change.name == "trimmed" or len(read) == len(there))
         and (not change.gone or all(at in known or at[1] == "None" for at in newest.values()))
     )

@@ -86,13 +86,17 @@ PROGRAMS = [c for c in commands() if not c[1].startswith("clog ")]
 def test_every_command_of_clog_takes_its_options():
     """Of every document, in blocks and in text."""
     from clog.cli.app import app
+    from clog.cli.options import SHARED
+    from clog.cli.renamed import OLD, OLD_OPTIONS
 
     known = app.commands
     assert len(CLOG) > 40
     for path, command in CLOG:
         name = command.split()[1]
+        if path == "CHANGELOG.md" and name in {*OLD, *OLD_OPTIONS}:
+            continue  # As it was called in an older release.
         assert name in known, f"{path}: {command}"
-        options = {o for p in known[name].params for o in (*p.opts, *p.secondary_opts)}
+        options = {o for p in (*known[name].params, *SHARED) for o in (*p.opts, *p.secondary_opts)}
         assert set(OPTION.findall(command)) - {"--help"} <= options, f"{path}: {command}"
 
 

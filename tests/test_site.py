@@ -76,7 +76,7 @@ def test_the_site_loads_nothing_from_elsewhere(site):
 def test_commands_options_configs_and_metrics_are_the_codes(site):
     """One of each, with what it means."""
     pages = site / "pages" / "reference"
-    assert "### clog verify-store" in (pages / "commands.md").read_text()
+    assert "### clog verify" in (pages / "commands.md").read_text()
     assert "| `startingOffsets` | read |" in (pages / "options.md").read_text()
     assert "| `delete.retention.ms` | `1d` |" in (pages / "configs.md").read_text()
     assert "| `clog_cleaner_passes_total` | counter | `log` |" in (pages / "metrics.md").read_text()

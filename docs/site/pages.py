@@ -12,15 +12,16 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
+from typing import Any
 
 from clog.cleaner import Cleaner
 from clog.cleaner.daemon.metrics import registry
 from clog.cli.app import COMMANDS, app
-from clog.cli.options import Argument
+from clog.cli.options import SHARED, Argument
 from clog.connector.options import DEFINITIONS as OPTIONS
 from clog.storage import Log
 from clog.storage.config.log_config import DEFINITIONS as CONFIGS
@@ -118,22 +119,28 @@ def commands() -> str:
     parts = [
         "# Commands\n",
         "`clog --help` lists the commands, `clog COMMAND --help` explains one.\n",
+        "## Options of every command\n",
+        parameters(SHARED),
+        "",
     ]
     for heading, names in COMMANDS.items():
         parts.append(f"## {heading}\n")
         for name in names:
-            command = known[name]
-            rows = [
-                (
-                    " ".join(f"`{o}`" for o in (*p.opts, *p.secondary_opts)) or f"`{p.name}`",
-                    p.said if isinstance(p, Argument) else p.help,
-                )
-                for p in command.params
-                if p.name != "help"
-            ]
-            head = ("argument or option", "meaning")
-            parts += [f"### clog {name}\n", prose(command.help or ""), table(head, rows), ""]
+            text = prose(known[name].help or "")
+            parts += [f"### clog {name}\n", text, parameters(known[name].params), ""]
     return "\n".join(parts)
+
+
+def parameters(declared: Iterable[Any]) -> str:
+    """Returns the table of arguments and options."""
+    rows = [
+        (
+            " ".join(f"`{o}`" for o in (*p.opts, *p.secondary_opts)) or f"`{p.name}`",
+            p.said if isinstance(p, Argument) else p.help,
+        )
+        for p in declared
+    ]
+    return table(("argument or option", "meaning"), rows)
 
 
 def prose(text: str) -> str:

@@ -6,7 +6,7 @@ each customer's records are encrypted with a key of their own, which stands in a
 Records are keyed by an id that says nothing, and their values are sealed. The customer's key is one
 record of another log, which is small, is not copied by anybody, and has no old versions for long.
 To forget a customer is to erase that record: from then on no copy of the data opens, wherever it
-lies. The receipt shows that the key is gone, and `clog verify-erasure` checks it.
+lies. The receipt shows that the key is gone, and `clog verify --receipt` checks it.
 """
 
 import json

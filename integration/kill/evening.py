@@ -180,7 +180,7 @@ class Evening:
             SAYS_WHO: ORACLE,
         }
         page = [sys.executable, "-m", "clog_command", "ui", "--discover", f"s3://{BUCKET}"]
-        page += ["--discover", f"s3://{VERSIONED}", "--port", str(self._ports[PAGE])]
+        page += ["--discover", f"s3://{VERSIONED}", "--listen", str(self._ports[PAGE])]
         for name, command in ((SERVER, gateway), (NETWORK, network), (PAGE, page)):
             self._start(name, command)
         client = {"endpoint_url": address, "region_name": "us-east-1"}

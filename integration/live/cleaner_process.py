@@ -26,7 +26,7 @@ class CleanerProcess:
         command = [str(Path(sys.executable).with_name("clog")), "cleaner", url, "--json"]
         with self._passes.open("wb") as out, self._errors.open("wb") as err:
             self._process = subprocess.Popen(
-                [*command, "--log-format", "json", "--listen", "0", *config], stdout=out, stderr=err
+                [*command, "--listen", "0", *config], stdout=out, stderr=err
             )
 
     @property

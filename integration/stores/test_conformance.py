@@ -131,7 +131,7 @@ def test_verify_store_goes_through_where_versions_are_kept(server, broken, reque
     url, options = request.getfixturevalue(server)
     texts = {name: o if isinstance(o, str) else json.dumps(o) for name, o in options.items()}
     given = [word for name, text in texts.items() for word in ("-o", f"{name}={text}")]
-    command = [str(Path(sys.executable).parent / "clog"), "verify-store", url, "--rounds", "3"]
+    command = [str(Path(sys.executable).parent / "clog"), "verify", url, "--store", "--rounds", "3"]
     command += ["--json", *given]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == bool(broken), done.stderr

@@ -56,9 +56,9 @@ def shown(url):
 
 
 def told(url):
-    """The output of `clog transactions`."""
+    """The output of `clog describe URL transactions`."""
     program = "import sys; from clog.cli.app import app; app(sys.argv[1:])"
-    arguments = [sys.executable, "-c", program, "transactions", url, "--json"]
+    arguments = [sys.executable, "-c", program, "describe", url, "transactions", "--json"]
     result = subprocess.run(arguments, capture_output=True, text=True, check=True)
     return json.loads(result.stdout)["transactions"]
 

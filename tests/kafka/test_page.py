@@ -45,8 +45,8 @@ def test_a_topic_becomes_a_log_and_a_topic_again(kafka, tmp_path, monkeypatch):
     first = here("kafka://broker:9092/orders")
     assert "mirrored 81 records" in follow("mirror", first, url, more=["--once"])
     assert "81 offsets with the same records in both" in follow("mirror", first, "--verify")
-    assert follow("get", url, "alice") == "alice\ttea\n"
-    assert "exported 11 records" in follow("export", url)
+    assert follow("--key", url, "alice") == "alice\ttea\n"
+    assert "exported 11 records" in follow("--to", url)
     (query,) = re.findall(r"in DuckDB: `([^`]*)`", text)
     assert [row[4] for row in eval(here(query), {"Log": Log}).fetchall()] == [b"tea"]
     (reader,) = re.findall(r"\[named reader\]\([^)]*\): `([^`]*)`", text)

@@ -500,7 +500,7 @@ def receipts():
 
     def attempt(draw):
         receipt.write_bytes(text_of(draw, changed_tree(draw, good)))
-        done = run(app, ["verify-erasure", str(receipt), url, "--keys", str(keys)])
+        done = run(app, ["verify", url, "--receipt", str(receipt), "--keys", str(keys)])
         if not isinstance(done.exception, SystemExit | None):
             raise done.exception
 

@@ -95,7 +95,7 @@ _LISTEN = option(
 )
 
 
-@command(writes=True)
+@command
 def capture(  # noqa: PLR0913 - one for each option
     source: str = argument(
         "SOURCE",

@@ -134,7 +134,7 @@ _REPLAY = flag(
 )
 
 
-@command(writes=True)
+@command
 def mirror(  # noqa: PLR0913 - one for each option
     source: str = argument(
         "SOURCE",

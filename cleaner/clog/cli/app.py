@@ -8,21 +8,22 @@ to do. A reader of standard output that stops early, as ``head`` does, is not an
 
 import inspect
 import logging
+import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
-from itertools import pairwise
 from typing import Any
 
 import click
 
-from clog.cli.options import Argument, Code, signalled
+from clog.cli.options import SHARED, Argument, Code, quoted, signalled
 from clog.cli.output import (
     ERRORS_AS,
     NO_ROOM,
     WarningFormatter,
     drop_output,
     print_error,
+    print_note,
     reader_has_left,
 )
 
@@ -32,54 +33,41 @@ COMMANDS: dict[str, dict[str, str]] = {
         "ls": "logs",
         "describe": "describe",
         "alter": "logs",
-        "upgrade": "logs",
-        "reset-times": "logs",
         "copy": "copy",
-        "convert": "copy",
-        "mirror": "clog.bridge_cli.mirror",
-        "capture": "clog.bridge_cli.capture",
         "delete": "logs",
     },
     "Records": {
         "produce": "produce",
         "consume": "consume",
-        "get": "consume",
-        "export": "consume",
-        "offsets": "describe",
-        "delete-records": "logs",
         "erase": "verify",
-        "erasures": "verify",
-        "transactions": "describe",
-        "snapshot": "describe",
+        "snapshot": "logs",
     },
-    "Cleaning": {
-        "roll": "clean",
-        "clean": "clean",
-        "cleaner": "cleaner",
-        "sweep": "clean",
+    "Other systems": {
+        "mirror": "clog.bridge_cli.mirror",
+        "capture": "clog.bridge_cli.capture",
         "publish": "logs",
     },
-    "Looking deeper": {
-        "segments": "describe",
-        "readers": "describe",
-        "dump": "verify",
+    "Upkeep": {
+        "clean": "clean",
+        "cleaner": "cleaner",
         "verify": "verify",
-        "verify-erasure": "verify",
-        "verify-store": "verify",
         "cost": "cost",
         "ui": "cleaner",
     },
 }
 """The module of each command, by the headings of ``clog --help``: one of this package, or a guest's
-by its full name. The module has a function of the command's name, whose docstring is its help.
+by its full name. The module has a function of the command's name, whose docstring is its help. Old
+names are in `renamed`.
 """
+OTHER_OPTIONS = frozenset({"consume", "clean", "cleaner", "ui"})
+"""Commands with old names of options."""
 _MODULES = {name: module for rows in COMMANDS.values() for name, module in rows.items()}
 
 
 def _function(name: str) -> Any:
     module = _MODULES[name]
     found = import_module(module if "." in module else f"clog.cli.{module}")
-    return getattr(found, name.replace("-", "_"))
+    return getattr(found, name)
 
 
 def _help(name: str) -> str:
@@ -87,15 +75,56 @@ def _help(name: str) -> str:
     return inspect.cleandoc(_function(name).__doc__ or "").replace("\\b", "\b")
 
 
+class _Formatter(click.HelpFormatter):
+    """Help whose headings are bold on a terminal."""
+
+    def write_heading(self, heading: str) -> None:
+        """Writes a heading; click removes colours where the output is not a terminal."""
+        if "NO_COLOR" not in os.environ:
+            heading = click.style(heading, bold=True)
+        super().write_heading(heading)
+
+
+class _Context(click.Context):
+    formatter_class = _Formatter
+
+
+def _write_options(
+    ctx: click.Context,
+    formatter: click.HelpFormatter,
+    heading: str,
+    parameters: Iterable[click.Parameter],
+) -> None:
+    records = [p.get_help_record(ctx) for p in parameters if isinstance(p, click.Option)]
+    if shown := [record for record in records if record is not None]:
+        with formatter.section(heading):
+            formatter.write_dl(shown)
+
+
+def _write_end(formatter: click.HelpFormatter, text: str) -> None:
+    formatter.write_paragraph()
+    formatter.write_text(text)
+    formatter.write("\n")
+
+
 class _Command(click.Command):
-    """A command whose help lists its arguments, too."""
+    """A command that takes the shared options, too, and whose help lists its arguments."""
+
+    context_class = _Context
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Returns its own parameters, those of all commands, and ``--help``."""
+        own = super().get_params(ctx)
+        return [*own[:-1], *SHARED, own[-1]]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the arguments, then the options."""
+        """Writes the arguments, then its own options, and names the others."""
         arguments = [p for p in self.params if isinstance(p, Argument)]
         with formatter.section("Arguments"):
             formatter.write_dl([(p.make_metavar(ctx), p.said) for p in arguments])
-        super().format_options(ctx, formatter)
+        _write_options(ctx, formatter, "Options", self.params)
+        shared = ", ".join(p.opts[0] for p in SHARED)
+        _write_end(formatter, f"Options of every command, which clog --help explains: {shared}.")
 
 
 class _Commands(Mapping[str, Any]):
@@ -117,13 +146,15 @@ class _Commands(Mapping[str, Any]):
 class ClogGroup(click.Group):
     """Commands whose errors are printed on one line, and whose list has headings."""
 
+    context_class = _Context
+
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands: Any = _Commands()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Decides how errors are printed, before any occurs."""
-        ERRORS_AS.set("json" if _wants_json(args) else "text")
+        ERRORS_AS.set("json" if "--json" in args else "text")
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -144,6 +175,25 @@ class ClogGroup(click.Group):
         finally:
             ERRORS_AS.set("text")
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the command, also by an old name or with old options, which a note says."""
+        if not ctx.resilient_parsing:  # Not at TAB.
+            name = args[0]
+            if name not in self.commands or name in OTHER_OPTIONS:
+                args = _renewed(args)
+            if args[0] not in self.commands and not name.startswith("-"):
+                raise click.UsageError(_unknown(name), ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes the commands, then the options that all of them take."""
+        self.format_commands(ctx, formatter)
+        _write_options(ctx, formatter, "Options of every command, after its name", SHARED)
+        _write_options(ctx, formatter, "Options", self.get_params(ctx))
+        _write_end(formatter, "clog COMMAND --help explains a command, with examples.")
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's form
         """Writes the list of commands under their headings."""
         width = max(map(len, self.commands))
@@ -154,6 +204,33 @@ class ClogGroup(click.Group):
                 formatter.write_dl(
                     [(n.ljust(width), c.get_short_help_str(room)) for n, c in shown.items()]
                 )
+
+
+def _renewed(args: list[str]) -> list[str]:
+    """Returns a command line with new names in place of old ones, and notes that."""
+    from clog.cli.renamed import renewed, without_secrets
+
+    new = renewed(args)
+    if "--json" in new:
+        ERRORS_AS.set("json")
+    if new != args:
+        import shlex
+
+        print_note(f"clog {args[0]} … is now: clog {shlex.join(without_secrets(new))}")
+    return new
+
+
+def _unknown(name: str) -> str:
+    """Returns that there is no such command, and which one is nearest: also by what they list."""
+    from difflib import get_close_matches
+
+    from clog.cli.describe import WHATS
+
+    known = {command: f"clog {command}" for command in _MODULES}
+    known |= {what: f"clog describe URL {what}" for what in WHATS}
+    near = [known[match] for match in get_close_matches(name, known, 2, 0.5)]
+    hint = f"did you mean {' or '.join(near)}?" if near else "clog --help lists them"
+    return f"there is no command {quoted(name)}; {hint}"
 
 
 def _with_hint(error: click.UsageError) -> click.UsageError:
@@ -211,13 +288,6 @@ printf 'alice\\t1\\nbob\\t2\\nalice\\t3\\nbob\\n' | clog produce ./orders
 clog consume ./orders --table       # the latest value of each key
 clog describe ./orders              # clean | dirty | active, what is next
 """
-
-
-def _wants_json(args: list[str]) -> bool:
-    """Returns whether to print errors as JSON, including those of the command line itself."""
-    return not {"--json", "--log-format=json"}.isdisjoint(args) or (
-        ("--log-format", "json") in pairwise(args)
-    )
 
 
 def _print_version(ctx: click.Context, _parameter: Any, value: bool) -> None:  # noqa: FBT001

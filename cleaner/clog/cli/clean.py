@@ -1,5 +1,5 @@
-"""`clog roll`, `clog clean`, `clog sweep`: the cleaner's work, once and by hand; and the output of
-passes, maintenance and plans, shared with `clog cleaner`.
+"""`clog clean`: the cleaner's work, once and by hand; and the settings and the output of passes,
+maintenance and plans, shared with `clog cleaner`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clog.cli.options import PARTITION, URL, Code, Given, command, flag, integer, option
+from clog.cli.options import (
+    URL,
+    Code,
+    Given,
+    command,
+    environment_object,
+    flag,
+    option,
+    pairs,
+    usage_errors,
+)
 from clog.cli.output import (
     count,
     counted,
@@ -29,12 +39,13 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from clog.cleaner import MaintenanceResult, PassResult
+    from clog.cleaner import CleanerSettings, MaintenanceResult, PassResult
+    from clog.cleaner.daemon.broker_config import BrokerConfig
     from clog.cleaner.log_round import PlannedPass, PlannedRewrite, PlannedRound
     from clog.cleaner.monitor import Activity, LogState, Monitor
     from clog.storage import Log
 
-MIB = 1 << 20
+_ENVIRONMENT = "CLOG_CLEANER_CONFIG"
 _FORCE = "--force cleans whatever can be cleaned"
 _REFRESHES_A_SECOND = 4
 
@@ -42,23 +53,8 @@ DRY_RUN = flag("--dry-run", "Only print what the next round would read, write an
 DRY_DELETE = flag("--dry-run", "Only print what would be deleted.")
 
 
-@command(writes=True)
-def roll(url: str = URL, *, partition: int | None = PARTITION, given: Given) -> None:
-    r"""Seal active segments, so that they can be cleaned.
-
-    The active segment of a partition is never cleaned. It is sealed by appends that fill it, by
-    time (segment.ms), or by this command, in one commit over all partitions.
-
-    \b
-    clog roll ./orders
-    clog roll ./orders --partition 3
-    """
-    log = given.open(url)
-    sealed = log.roll(partition)
-    given.emit({"url": log.url, "sealed": sealed}, _rolled_text(sealed))
-
-
-def _rolled_text(sealed: Sequence[int]) -> str:
+def rolled_text(sealed: Sequence[int]) -> str:
+    """Returns which active segments were sealed, in words."""
     if not sealed:
         return "nothing to seal: active segments are empty"
     if len(sealed) == 1:
@@ -66,7 +62,14 @@ def _rolled_text(sealed: Sequence[int]) -> str:
     return f"sealed the active segments of partitions {', '.join(map(str, sealed))}"
 
 
-@command(writes=True)
+CLEANER_CONFIGS = option(
+    "--config -c NAME=VALUE",
+    "A config of the cleaner by its Kafka broker name, such as log.cleaner.threads=2 or"
+    f" log.retention.hours=48; a log's own takes precedence. Also ${_ENVIRONMENT}, as JSON.",
+)
+
+
+@command
 def clean(
     url: str = URL,
     *,
@@ -83,15 +86,13 @@ def clean(
         "Then rewrite all objects, as after a change of compression.type: also those of release"
         " 0.2.0 in which other engines miss rows with NaN.",
     ),
-    threads: int = option(
-        "--threads N", "Number of partitions cleaned in parallel.", integer(1), default=1
+    sweep: bool = flag(
+        "--sweep",
+        "Only delete objects that are no longer needed: replaced ones file.delete.delay.ms after"
+        " their replacement, uncommitted ones a day after they were written, and commits in blocks"
+        " of 1,024, once none of the block is readable.",
     ),
-    buffer: int = option(
-        "--buffer MIB", "Memory for all offset maps in total, in MiB.", integer(1), default=128
-    ),
-    io_limit: int | None = option(
-        "--io-limit MIB", "Maximum MiB read and written per second.", integer(1)
-    ),
+    config: list[str] | None = CLEANER_CONFIGS,
     dry_run: bool = DRY_RUN,
     given: Given,
 ) -> Code | None:
@@ -104,24 +105,26 @@ def clean(
     clog clean ./orders --roll --force   # all there is
     clog clean ./orders --force --dry-run
     """
-    from clog.cleaner.log_round import plan_round
-
     for name in ("--roll",) * roll + ("--rewrite",) * rewrite if dry_run else ():
         raise click.BadParameter(f"{name} changes the log, which --dry-run must not; leave one out")
+    if sweep and (force or roll or rewrite):
+        raise click.BadParameter("--sweep only deletes; omit --force, --roll and --rewrite")
+    settings = broker_settings(config)
     log = given.open(url)
+    if sweep:
+        _sweep(log, given, dry_run=dry_run)
+        return None
     if dry_run:
-        planned = plan_round(log.handle, now_ms=log.handle.clock.now_ms(), force=force)
-        print_plans([(log.url, planned)], json=given.json)
+        print_plans([(log.url, planned(log, settings, force=force))], json=given.json)
         return None
     rolled = log.roll() if roll else []
-    io_bytes = None if io_limit is None else io_limit * MIB
-    maintained, results = _cleaned(log, threads, buffer * MIB, io_bytes, force=force)
-    rewritten = _rewritten(log, io_bytes) if rewrite else None
+    maintained, results = _cleaned(log, settings, force=force)
+    rewritten = _rewritten(log, settings.io_bytes_per_second) if rewrite else None
     manifest = log.handle.manifest()
     uncleanable = sorted(manifest.uncleanable)
 
     def draw() -> None:
-        first = [_rolled_text(rolled)] if roll else []
+        first = [rolled_text(rolled)] if roll else []
         for line in (*first, *maintenance_lines(maintained), *map(pass_text, results)):
             say(line)
         if rewritten is not None:
@@ -132,7 +135,7 @@ def clean(
             say(f"no partition of {log.url} is due; {_why_none(log) if force else _FORCE}")
         if manifest.erasures:
             pending = counted(len(manifest.erasures), "erasure")
-            say(f"{pending} pending; clog erasures {log.url} shows what is left to do")
+            say(f"{pending} pending; clog describe {log.url} erasures shows what is left to do")
 
     done = maintenance_json(maintained) | {"passes": [pass_json(r) for r in results]}
     done |= {"uncleanable": uncleanable} | ({} if rewritten is None else {"rewritten": rewritten})
@@ -140,8 +143,47 @@ def clean(
     return Code.FAILED if uncleanable else None
 
 
+def broker_settings(config: list[str] | None) -> "BrokerConfig":
+    """Returns the environment's config, overridden by that of the command line."""
+    from clog.cleaner.daemon.broker_config import broker_config
+
+    with usage_errors():
+        return broker_config(configs_given(config))
+
+
+def configs_given(config: list[str] | None) -> dict[str, object]:
+    """Returns the cleaner's configs that are set, in the environment or on the command line."""
+    return {**environment_object(_ENVIRONMENT), **pairs(config)}
+
+
+def cleaner_settings(settings: "BrokerConfig", *, watch_readers_ms: int = 0) -> "CleanerSettings":
+    """Returns what a `Cleaner` takes of the settings."""
+    from clog.cleaner import CleanerSettings
+
+    return CleanerSettings(
+        defaults=settings.defaults,
+        compaction=settings.compaction,
+        retention_check_ms=settings.retention_check_ms,
+        hash_algorithm=settings.hash_algorithm,
+        watch_readers_ms=watch_readers_ms,
+    )
+
+
+def planned(log: "Log", settings: "BrokerConfig", *, force: bool = False) -> "PlannedRound":
+    """Returns what a round would do."""
+    from clog.cleaner.log_round import plan_round
+
+    return plan_round(
+        log.handle,
+        now_ms=log.handle.clock.now_ms(),
+        force=force,
+        compaction=settings.compaction,
+        defaults=settings.defaults,
+    )
+
+
 def _cleaned(
-    log: "Log", threads: int, buffer_bytes: int, io_bytes: int | None, *, force: bool
+    log: "Log", settings: "BrokerConfig", *, force: bool
 ) -> "tuple[list[MaintenanceResult], list[PassResult]]":
     """Runs one round, and shows a bar for each pass."""
     from clog.cleaner import Cleaner
@@ -151,16 +193,17 @@ def _cleaned(
     maintained: list[MaintenanceResult] = []
     cleaner = Cleaner(
         log,
-        threads=threads,
-        dedupe_buffer_bytes=buffer_bytes,
-        io_bytes_per_second=io_bytes,
+        threads=settings.threads,
+        dedupe_buffer_bytes=settings.dedupe_buffer_bytes,
+        io_bytes_per_second=settings.io_bytes_per_second,
+        settings=cleaner_settings(settings),
         on_maintained=lambda _, done: maintained.append(done),
     )
     with watching_passes(cleaner.monitor):
         return maintained, cleaner.run_once(force=force)
 
 
-def _rewritten(log: "Log", io_bytes: int | None) -> int:
+def _rewritten(log: "Log", io_bytes: float | None) -> int:
     """Rewrites all objects; returns the number of records."""
     from clog.cleaner.duties import Work
     from clog.cleaner.duties.layout import rewrite
@@ -186,23 +229,12 @@ def _why_none(log: "Log") -> str:
     return "all of it is clean"
 
 
-@command(writes=True)
-def sweep(url: str = URL, *, dry_run: bool = DRY_DELETE, given: Given) -> None:
-    r"""Delete objects that are no longer needed.
-
-    Replaced objects are deleted file.delete.delay.ms after their replacement, uncommitted ones a
-    day after they were written. Commits are deleted in blocks of 1,024, once none of the block is
-    readable.
-
-    \b
-    clog sweep ./orders --dry-run
-    clog sweep ./orders
-    """
+def _sweep(log: "Log", given: Given, *, dry_run: bool) -> None:
+    """Deletes objects that are no longer needed."""
     from clog.cleaner.duties import Work
     from clog.cleaner.duties.commit_blocks import close_blocks
     from clog.cleaner.duties.sweep import Swept, sweep_orphans, sweep_released, with_room
 
-    log = given.open(url)
     work = Work(log.handle, log.handle.clock.now_ms())
     steps: dict[str, Callable[..., Swept]] = {
         "replaced": sweep_released,

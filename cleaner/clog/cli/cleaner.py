@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clog.cli.clean import (
+    CLEANER_CONFIGS,
     DRY_RUN,
+    broker_settings,
+    cleaner_settings,
+    configs_given,
     drawn,
     maintenance_json,
     maintenance_lines,
     pass_json,
     pass_text,
+    planned,
     print_plans,
     view,
     warn_uncleanable,
@@ -28,19 +33,14 @@ from clog.cli.options import (
     Given,
     address,
     check_logs_named,
-    choice,
     command,
-    environment_object,
     flag,
-    integer,
     left_in_time,
     option,
-    pairs,
     usage_errors,
     waiting_for,
 )
 from clog.cli.output import (
-    ERRORS_AS,
     JsonFormatter,
     SafeFormatter,
     counted,
@@ -59,46 +59,29 @@ if TYPE_CHECKING:
     from clog.cleaner.log_round import PlannedRound
     from clog.storage import Log
 
-_ENVIRONMENT = "CLOG_CLEANER_CONFIG"
 _THREADS = "log.cleaner.threads"
 _WATCH_READERS_MS = 60_000
 """The interval at which a log's named readers are listed, if metrics are served."""
 
 
-@command(writes=True)
+@command
 def cleaner(
     urls: list[str] | None = URLS,
     *,
     discover: list[str] | None = option(
         "--discover PREFIX", "Clean every log below this folder, including logs created later."
     ),
-    threads: int | None = option(
-        "--threads N",
-        "log.cleaner.threads: number of partitions cleaned in parallel.",
-        integer(1),
-        shown="1",
-    ),
-    config: list[str] | None = option(
-        "--config -c NAME=VALUE",
-        "A config by its Kafka broker name, such as log.cleaner.threads=2 or"
-        f" log.retention.hours=48; a log's own takes precedence. Also ${_ENVIRONMENT}, as JSON.",
-    ),
+    config: list[str] | None = CLEANER_CONFIGS,
     listen: str | None = option(
         "--listen [HOST:]PORT",
         "Serve /metrics (Prometheus), /healthz and /readyz on this address; on a loopback address"
         " also the page of clog ui at /, with the cleaner's activity.",
         address,
     ),
-    log_format: str = option(
-        "--log-format text|json",
-        "Format of log messages on standard error; json makes all output JSON lines.",
-        choice("text", "json"),
-        default="text",
-    ),
     spark: bool = flag(
         "--spark",
-        "Clean in tasks of a Spark session (the job's, under spark-submit): --threads at a time,"
-        " by default as many as it can run; the buffer and the limit are per task.",
+        "Clean in tasks of a Spark session (the job's, under spark-submit): log.cleaner.threads at"
+        " a time, by default as many as it can run; the buffer and the limit are per task.",
     ),
     live: bool = flag("--live", "Show progress in the terminal."),
     once: bool = flag(
@@ -111,29 +94,30 @@ def cleaner(
 ) -> Code | None:
     r"""Keep logs clean until stopped.
 
-    Each pass prints a line. Failures are logged and retried. A log below --discover that cannot be
+    Each pass prints a line; with --json each is JSON, and log messages are, too. Failures are
+    logged and retried. A log below --discover that cannot be
     opened is left out until it can. Ctrl-C, SIGTERM and SIGHUP stop it within seconds.
 
     \b
     clog cleaner ./orders
-    clog cleaner --discover s3://bucket/logs --threads 4 --listen 9404
+    clog cleaner --discover s3://b/logs -c log.cleaner.threads=4 --listen 9404
     clog cleaner ./orders --dry-run
     """
     check_logs_named(urls, discover)
-    _log_to_stderr(log_format, live=live)
-    settings = _settings(config, threads)
+    _log_to_stderr(json=given.json, live=live)
+    settings = broker_settings(config)
     if listen is not None and (once or dry_run):
         print_note("--listen has no effect with --once; leave it out")
     named = (urls or (), discover or (), given.storage)
     finders = _finders(named, single_writer=given.single_writer)
-    teller = _Teller(json=given.json or log_format == "json", live=live)
+    teller = _Teller(json=given.json, live=live)
     logs: list[Log] = []
     first = partial(_first, finders, logs, given.storage)
     if dry_run:
         for store in finders:
             first(store, patient=False)
         return _dry_run(logs, settings, teller)
-    make = _in_tasks(config, threads) if spark else None
+    make = _in_tasks(config, settings) if spark else None
     daemon = _daemon(make, settings, finders, teller, watched=bool(listen) and not once)
     with left_in_time(daemon.silences, code=0), ExitStack() as open_things:
         if once:
@@ -251,24 +235,11 @@ class _Teller:
                 say(f"{log.url}: {line}")
 
 
-def _settings(config: list[str] | None, threads: int | None) -> "BrokerConfig":
-    """Returns the environment's config, overridden by that of the command line."""
-    from clog.cleaner.daemon.broker_config import broker_config
-
-    with usage_errors():
-        return broker_config(_given(config, threads))
-
-
-def _given(config: list[str] | None, threads: int | None) -> dict[str, object]:
-    given = {**environment_object(_ENVIRONMENT), **pairs(config)}
-    return given if threads is None else given | {_THREADS: threads}
-
-
-def _in_tasks(config: list[str] | None, threads: int | None) -> "Callable[..., Cleaner]":
+def _in_tasks(config: list[str] | None, settings: "BrokerConfig") -> "Callable[..., Cleaner]":
     """Returns a function that makes a cleaner whose passes are Spark tasks."""
     from clog.jobs.cleaning import SparkCleaner, spark_session
 
-    tasks = _settings(config, threads).threads if _THREADS in _given(config, threads) else None
+    tasks = settings.threads if _THREADS in configs_given(config) else None
     with from_extra("spark", "--spark", "pyspark"):
         spark = spark_session()
     return partial(SparkCleaner, spark, tasks=tasks)
@@ -283,7 +254,7 @@ def _daemon(
     watched: bool,
 ) -> "ByStore":
     """Returns the cleaners that ``make`` makes; if that is None, ones that work in this process."""
-    from clog.cleaner import Cleaner, CleanerSettings
+    from clog.cleaner import Cleaner
     from clog.cleaner.daemon.by_store import ByStore
     from clog.cleaner.passes.offset_map import save_memory
 
@@ -294,13 +265,7 @@ def _daemon(
         dedupe_buffer_bytes=settings.dedupe_buffer_bytes,
         io_bytes_per_second=settings.io_bytes_per_second,
         backoff_ms=settings.backoff_ms,
-        settings=CleanerSettings(
-            defaults=settings.defaults,
-            compaction=settings.compaction,
-            retention_check_ms=settings.retention_check_ms,
-            hash_algorithm=settings.hash_algorithm,
-            watch_readers_ms=_WATCH_READERS_MS if watched else 0,
-        ),
+        settings=cleaner_settings(settings, watch_readers_ms=_WATCH_READERS_MS if watched else 0),
         on_pass=teller.passed,
         on_maintained=teller.maintained,
     )
@@ -340,7 +305,6 @@ def _server(
 
 def _dry_run(logs: "Iterable[Log]", settings: "BrokerConfig", teller: "_Teller") -> Code | None:
     """Prints what would be done in each log, and which logs cannot be read."""
-    from clog.cleaner.log_round import plan_round
     from clog.storage.errors import ClogError
 
     failed: list[str] = []
@@ -348,47 +312,42 @@ def _dry_run(logs: "Iterable[Log]", settings: "BrokerConfig", teller: "_Teller")
     def plans() -> "Iterator[tuple[str, PlannedRound]]":
         for log in logs:
             try:
-                planned = plan_round(
-                    log.handle,
-                    now_ms=log.handle.clock.now_ms(),
-                    compaction=settings.compaction,
-                    defaults=settings.defaults,
-                )
+                mine = planned(log, settings)
             except ClogError as e:
                 failed.append(log.url)
                 print_error(str(e), e.kind)
             else:
-                yield log.url, planned
+                yield log.url, mine
 
     print_plans(plans(), json=teller.json)
     return Code.FAILED if failed else None
 
 
-def _log_to_stderr(log_format: str, *, live: bool) -> None:
-    """Sends log messages, and in JSON also errors and warnings, to standard error as lines."""
-    if live and log_format == "json":
-        raise click.BadParameter("--live draws, which --log-format json must not; leave one out")
+def _log_to_stderr(*, json: bool, live: bool) -> None:
+    """Sends log messages, and in JSON also warnings, to standard error as lines."""
+    if live and json:
+        raise click.BadParameter("--live draws, which --json must not; leave one out")
     handler = logging.StreamHandler()
     text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    handler.setFormatter(SafeFormatter(JsonFormatter() if log_format == "json" else text))
+    handler.setFormatter(SafeFormatter(JsonFormatter() if json else text))
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
-    if log_format == "json":
-        ERRORS_AS.set("log")
+    if json:
         logging.captureWarnings(capture=True)
 
 
-@command(json=False)
+@command
 def ui(
     urls: list[str] | None = URLS,
     *,
     discover: list[str] | None = option(
         "--discover PREFIX", "Show every log below this folder, including logs created later."
     ),
-    port: int = option(
-        "--port PORT", "Port on this machine; 0 takes any.", integer(0, 65_535), default=8470
-    ),
-    listen: str | None = option(
-        "--listen HOST:PORT", "Listen on this address, for others; requires a token or a proxy."
+    listen: str = option(
+        "--listen [HOST:]PORT",
+        "Port on this machine; 0 takes any. With a host, the address for others, which requires a"
+        " token or a proxy.",
+        address,
+        default="8470",
     ),
     token_variable: str | None = option(
         "--token-variable NAME",
@@ -417,13 +376,14 @@ def ui(
 
     \b
     clog ui ./orders
-    clog ui --discover s3://bucket/logs --port 9000
+    clog ui --discover s3://bucket/logs --listen 9000
     """
     check_logs_named(urls, discover)
     token = _token(token_variable)
-    if listen is not None and not (token or proxy_header):
-        raise click.BadParameter("--listen needs --token-variable or --proxy-header")
-    if listen is not None and proxy_header and not host:
+    place = listen.rpartition(":")[0]
+    if place and not (token or proxy_header):
+        raise click.BadParameter("--listen HOST:PORT needs --token-variable or --proxy-header")
+    if place and proxy_header and not host:
         raise click.BadParameter(
             "--proxy-header needs --host: the name under which the proxy is reached; without it,"
             " a page of any other name could be made to reach this one"
@@ -441,11 +401,10 @@ def ui(
     shown.look()
     for url, why in shown.unlisted.items():
         print_note(f"logs below {url} cannot be listed: {why}")
-    names = host or (["*"] if listen else Access().hosts)
+    names = host or (["*"] if place else Access().hosts)
     access = Access([*names, *Access().hosts], token, proxy_header or "")
-    with listening(listen or str(port)) as socket:
-        place = (listen or "").rpartition(":")[0] or "127.0.0.1"
-        say(f"http://{place}:{socket.getsockname()[1]}  (Ctrl-C stops)")
+    with listening(listen) as socket:
+        say(f"http://{place or '127.0.0.1'}:{socket.getsockname()[1]}  (Ctrl-C stops)")
         with left_in_time(code=0):
             quiet_server(application(shown, access=access)).run(sockets=[socket])
 

@@ -1,11 +1,11 @@
-"""`clog consume`: records as lines, from a position on, for a named reader, or of the table;
-`clog get`: the values of keys; `clog export`: a log, or its table, as a file for other programs.
+"""`clog consume`: records as lines or as a file for other programs, from a position on, for a named
+reader, or of the table, also the latest values of some keys.
 """
 
 import base64
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import click
 
 from clog.cli.lines import (
-    LINE_FORMAT,
     check_base64,
     format_jsonl,
     format_text,
@@ -27,7 +26,6 @@ from clog.cli.options import (
     URL,
     Code,
     Given,
-    argument,
     choice,
     command,
     duration_given,
@@ -58,8 +56,7 @@ if TYPE_CHECKING:
     from clog.storage.commit.handle import Handle
     from clog.storage.format.manifest import Manifest
 
-    _Source = Callable[[int | None], Iterator[pa.RecordBatch]]
-    _ToLines = Callable[[pa.RecordBatch], Iterator[bytes]]
+    _ToLines = Callable[[pa.RecordBatch, "_Form"], Iterator[bytes]]
 
 
 _NAMED_MAX = 5
@@ -92,21 +89,54 @@ def _where(text: str) -> str:
     return text
 
 
-START = option("--from WHERE", _WHERE, _where, default="earliest")
-AS_TABLE = flag("--table", "Only the latest value of each key, without deleted keys.")
-AT = option("--at VERSION", "The table as of this version.", integer())
+_COLUMNS = ("partition", "offset", "timestamp", "headers", "key", "value")
 
 
-@command()
+def _fields(text: str) -> Sequence[str]:
+    """Returns the columns of text lines."""
+    named = text.split(",")
+    for name in named:
+        if name not in _COLUMNS:
+            raise click.BadParameter(f"{quoted(name)} is unknown; allowed: {', '.join(_COLUMNS)}")
+    return named
+
+
+_START = option(
+    "--from WHERE",
+    f"{_WHERE} With --reader, only for a new reader.",
+    _where,
+    shown="earliest",
+)
+_KEY = option(
+    "--key -k KEY",
+    "Print only records with this key; may be repeated. With --table, a look-up: the exit code"
+    " is 1 if a key has no value.",
+)
+_READER = option(
+    "--reader NAME",
+    "Continue where the reader of this name stopped, and record its progress in the log; a"
+    " new reader begins at --from.",
+    _reader_name,
+)
+_HOLD = option(
+    "--hold TIME",
+    "How long after each report the cleaner waits for the reader, so that it misses no"
+    " delete; at most the log's reader.hold.max.ms.",
+    duration_given,
+)
+_FIELDS = option(
+    "--print FIELDS",
+    "What text lines have: partition, offset, timestamp, headers, key and value, in any order.",
+    _fields,
+    default="key,value",
+)
+
+
+@command
 def consume(  # noqa: PLR0913 - one for each option
     url: str = URL,
     *,
-    start: str | None = option(
-        "--from WHERE",
-        f"{_WHERE} With --reader, only for a new reader.",
-        _where,
-        shown="earliest",
-    ),
+    start: str | None = _START,
     partition: int | None = PARTITION,
     maximum: int | None = option("--max -n N", "Stop after this many records.", integer()),
     follow: bool = flag("--follow -f", "At the end, wait for more records until Ctrl-C."),
@@ -116,47 +146,43 @@ def consume(  # noqa: PLR0913 - one for each option
         integer(1),
         default=1000,
     ),
-    table: bool = AS_TABLE,
-    at: int | None = AT,
-    key: list[str] | None = option(
-        "--key -k KEY", "Print only records with this key; may be repeated."
+    table: bool = flag("--table", "Only the latest value of each key, without deleted keys."),
+    at: int | None = option("--at VERSION", "The table as of this version.", integer()),
+    key: list[str] | None = _KEY,
+    reader: str | None = _READER,
+    hold: int | None = _HOLD,
+    line_format: str | None = option(
+        "--format text|jsonl|csv|parquet",
+        "Format of the output. Default: by the extension of --to, else text.",
+        choice("text", "jsonl", "csv", "parquet"),
     ),
-    reader: str | None = option(
-        "--reader NAME",
-        "Continue where the reader of this name stopped, and record its progress in the log; a"
-        " new reader begins at --from.",
-        _reader_name,
-    ),
-    hold: int | None = option(
-        "--hold TIME",
-        "How long after each report the cleaner waits for the reader, so that it misses no"
-        " delete; at most the log's reader.hold.max.ms.",
-        duration_given,
-    ),
-    is_base64: bool = flag("--base64", "--key is base64, for keys that are not text."),
-    line_format: str = option(
-        LINE_FORMAT, "Format of the output lines.", choice("text", "jsonl"), default="text"
-    ),
+    fields: Sequence[str] = _FIELDS,
     null_marker: str | None = option("--null-marker TEXT", "Text to print for null."),
-    offsets: bool = flag(
-        "--offsets", "Print partition, offset and timestamp before each text line."
+    is_base64: bool = flag(
+        "--base64", "Keys given are base64, and keys and values in CSV are written so."
     ),
-    headers: bool = flag("--headers", "Print the headers before the key of each text line."),
+    strings: bool = flag("--strings", "Keys and values in Parquet are text, not binary."),
+    out: str | None = option(
+        "--to FILE", "Write to this file, which appears once it is complete.", shown="the output"
+    ),
+    overwrite: bool = flag("--overwrite", "Replace an existing file."),
     given: Given,
 ) -> Code | None:
-    r"""Print records as lines.
+    r"""Print records as lines, or write them to a file.
 
     Records are printed partition by partition, in offset order. Text lines are key, TAB, value; a
     tombstone is the key alone. JSON lines (--json is short for --format jsonl) have everything,
-    and clog produce --format jsonl reads them back without loss.
+    and clog produce --format jsonl reads them back without loss. CSV and Parquet have the columns
+    partition, offset, timestamp, key, value and headers.
 
     \b
     clog consume ./orders --table
+    clog consume ./orders --table --key alice   # a look-up
     clog consume ./orders --from latest --follow
     clog consume ./orders --reader billing   # what is new since the last time
-    clog consume ./orders --reader weekly --hold 8d
-    clog consume ./orders --key alice --offsets   # the history of a key
+    clog consume ./orders --key alice --print offset,value   # its history
     clog consume ./orders --from @2026-01-31T12:00:00Z --json
+    clog consume ./orders --table --to orders.parquet --strings
     """
     from clog.storage.readers import holding_reader
 
@@ -165,36 +191,43 @@ def consume(  # noqa: PLR0913 - one for each option
         raise click.BadParameter("--hold needs --reader")
     if reader is not None and (table or key):
         raise click.BadParameter("--reader reads all records; omit --table and --key")
+    if strings and is_base64 and not key:
+        raise click.BadParameter("--strings and --base64 contradict each other; leave one out")
+    file = None if out in (None, "-") else out
+    chosen = line_format or _format_of(file, json=given.json)
+    form = _Form(file, chosen, fields, null_marker, strings=strings, is_base64=is_base64)
+    if form.is_whole and (follow or reader is not None):
+        raise click.BadParameter("a file is complete once: omit --follow and --reader")
+    if file is not None:
+        _check_file(file, overwrite=overwrite)
     check_base64(key or (), is_base64=is_base64)
     log = given.open(url)
-    keys = keys_given(key, is_base64=is_base64, schema=typed_schema(log)) if key else None
-    is_json = given.json or line_format == "jsonl"
-    to_lines = format_jsonl if is_json else _text(null_marker, offsets=offsets, headers=headers)
-    view = log.table(partition=partition, at=at) if table else None
+    asked = _Asked(log, partition, start, key or [], at, table=table, is_base64=is_base64)
     named = holding_reader(log.handle, reader, hold or 0) if reader else None
-    found = _table(log, view, keys) if view else _log(log, partition, start, keys, named)
     with named or nullcontext():
-        return _print(limited(found(poll if follow else None), maximum), to_lines, named)
+        batches = limited(asked.batches(poll if follow else None, named), maximum)
+        if not form.is_whole:
+            code = _print(batches, form, named)
+            return code or (None if follow else asked.missed())
+        _export(log, batches, asked.total(), form, given)
+    return asked.missed()
 
 
 def _print(
-    batches: "Iterator[pa.RecordBatch]", to_lines: "_ToLines", reader: "NamedReader | None"
+    batches: "Iterator[pa.RecordBatch]",
+    form: "_Form",
+    reader: "NamedReader | None",
 ) -> Code | None:
     from clog.storage.read.following import offsets_after
 
     try:
         for batch in batches:
-            write_lines(b"".join(to_lines(batch)))
+            write_lines(b"".join(_LINES[form.name](batch, form)))
             if reader is not None:
                 reader.commit(offsets_after(batch))
     except KeyboardInterrupt:
         return Code.INTERRUPTED  # The way to end --follow.
     return None
-
-
-def _text(null_marker: str | None, *, offsets: bool, headers: bool) -> "_ToLines":
-    marker = null_marker.encode() if null_marker is not None else None
-    return partial(format_text, null_marker=marker, with_offsets=offsets, with_headers=headers)
 
 
 def check_table(start: str, at: int | None, *, table: bool) -> None:
@@ -235,17 +268,76 @@ def positions(log: "Log", partition: int | None, where: str) -> dict[int, int]:
     return {p: ends[p] if (offset := found[p]) is None else offset for p in wanted}
 
 
-def _log(
-    log: "Log",
-    partition: int | None,
-    where: str | None,
-    keys: list[Any] | None,
-    reader: "NamedReader | None",
-) -> "_Source":
-    starts = positions(log, partition, where or "earliest")
-    if reader is not None:
-        starts = _starts_of(log, reader, where, starts)
-    return lambda poll_ms: _read_on(log, starts, poll_ms, keys, reader)
+class _Asked:
+    """The records that are asked for: of the log from a position on, or of its table; of all keys,
+    or of those given, which a look-up in the table finds, or has ``missed``.
+    """
+
+    def __init__(
+        self,
+        log: "Log",
+        partition: int | None,
+        where: str | None,
+        keys: list[str],
+        at: int | None,
+        *,
+        table: bool,
+        is_base64: bool,
+    ) -> None:
+        self._log = log
+        self._partition = partition
+        self._where = where
+        self._at = at
+        self._texts = keys
+        schema = typed_schema(log)
+        self._keys = keys_given(keys, is_base64=is_base64, schema=schema) if keys else None
+        self._view = log.table(partition=partition, at=at) if table else None
+        self._missing: list[str] = []
+
+    def batches(
+        self, poll_ms: int | None, reader: "NamedReader | None"
+    ) -> "Iterator[pa.RecordBatch]":
+        """Returns the records; at the end stops, or polls every ``poll_ms``."""
+        if self._view is not None:
+            return self._of_table(self._view, poll_ms)
+        starts = positions(self._log, self._partition, self._where or "earliest")
+        if reader is not None:
+            starts = _starts_of(self._log, reader, self._where, starts)
+        return _read_on(self._log, starts, poll_ms, self._keys, reader)
+
+    def _of_table(self, view: "Table", poll_ms: int | None) -> "Iterator[pa.RecordBatch]":
+        if self._keys is None:
+            yield from view.to_batches(columns=RECORD_COLUMNS)
+        else:
+            yield from self._looked_up(view, self._keys).to_batches()
+        if poll_ms is not None:
+            yield from _read_on(self._log, view.offsets, poll_ms, self._keys)
+
+    def _looked_up(self, view: "Table", keys: list[Any]) -> "pa.Table":
+        from clog.storage.read.lookup import asked_keys
+
+        schema = self._log.handle.tip.head.log.schema
+        wanted = dict(zip(asked_keys(keys, schema), self._texts, strict=True))
+        rows, missing = _latest(view.of_keys(keys), list(wanted))
+        self._missing = [wanted[key] for key in missing]
+        return rows
+
+    def total(self) -> int | None:
+        """Returns the number of records if it is known; notes which are left out."""
+        if self._at is None:
+            note_left_out(self._log)
+        return None if self._view or self._keys else record_count(self._log)
+
+    def missed(self) -> Code | None:
+        """Reports keys of a look-up that have no value."""
+        if self._view is None or self._keys is None:
+            return None
+        _note_unindexed(self._log)
+        if not self._missing:
+            return None
+        when = "" if self._at is None else f" at version {self._at}"
+        print_error(f"no value in {self._log.url}{when} for {_named(self._missing)}")
+        return Code.FAILED
 
 
 def _starts_of(
@@ -255,7 +347,7 @@ def _starts_of(
     from clog.storage.errors import NotFoundError
     from clog.storage.read.scan import check_start
 
-    forget = f"clog readers {log.url} --forget {reader.name}"
+    forget = f"clog alter {log.url} --forget {reader.name}"
     if not reader.position:
         for p, offset in starts.items():
             check_start(log.handle.tip.head, p, offset, url=log.url)
@@ -273,19 +365,6 @@ def _starts_of(
             f"reader {reader.name} cannot continue where it stopped, at {reader.position}: {e};"
             f" to start over, run {forget}, and use --from"
         ) from e
-
-
-def _table(log: "Log", view: "Table", keys: list[Any] | None) -> "_Source":
-    def batches(poll_ms: int | None) -> "Iterator[pa.RecordBatch]":
-        yield from (
-            view.to_batches(columns=RECORD_COLUMNS)
-            if keys is None
-            else view.of_keys(keys).to_batches()
-        )
-        if poll_ms is not None:
-            yield from _read_on(log, view.offsets, poll_ms, keys)
-
-    return batches
 
 
 def _read_on(
@@ -313,35 +392,8 @@ def _read_keys(
     return records_of_keys(handle.store, manifest, ranges, keys)
 
 
-@command()
-def get(
-    url: str = URL,
-    keys: list[str] = argument("KEY…", "The keys."),
-    *,
-    at: int | None = option("--at VERSION", "The values as of this version.", integer()),
-    values: bool = flag("--values", "Print the values without their keys."),
-    is_base64: bool = flag("--base64", "The keys are base64, for keys that are not text."),
-    given: Given,
-) -> Code | None:
-    r"""Print the latest value of each key.
-
-    A line is key, TAB, value; with --json, an object as printed by clog consume --json. Reads only
-    objects whose key index says that the key may be there. The exit code is 1 if a key has no
-    value.
-
-    \b
-    clog get ./orders alice bob
-    clog get ./orders alice --values
-    clog get ./orders alice --at 12 --json
-    """
-    from clog.storage.read.lookup import asked_keys
-
-    check_base64(keys, is_base64=is_base64)
-    log = given.open(url)
-    asked = keys_given(keys, is_base64=is_base64, schema=typed_schema(log))
-    wanted = dict(zip(asked_keys(asked, log.handle.tip.head.log.schema), keys, strict=True))
-    rows, missing = _latest(log.table(at=at).of_keys(asked), list(wanted))
-    write_lines(b"".join(_lines(rows, values=values, json=given.json)))
+def _note_unindexed(log: "Log") -> None:
+    """Notes that the keys of many objects had to be read."""
     chunks = (c for all_of in log.handle.manifest().segments for s in all_of for c in s.chunks)
     unindexed = len({c.object.path for c in chunks if not c.object.index_bytes})
     if unindexed > _UNINDEXED_MAX:
@@ -350,11 +402,6 @@ def get(
             f' leave them: "clog clean {log.url} --roll" merges them into few objects with key'
             " indexes"
         )
-    if not missing:
-        return None
-    when = "" if at is None else f" at version {at}"
-    print_error(f"no value in {log.url}{when} for {_named([wanted[key] for key in missing])}")
-    return Code.FAILED
 
 
 def _named(keys: list[str]) -> str:
@@ -384,106 +431,74 @@ def _latest(rows: "pa.Table", wanted: list[bytes]) -> "tuple[pa.Table, list[byte
     return ordered.take(there), [key for key in wanted if key not in at]
 
 
-def _lines(rows: "pa.Table", *, values: bool, json: bool) -> "Iterator[bytes]":
-    for batch in rows.to_batches():
-        if json:
-            yield from format_jsonl(batch)
-        elif values:
-            yield from ((value or b"") + b"\n" for value in texts_of(batch.column("value")))
-        else:
-            yield from format_text(batch)
-
-
 _Write = Callable[["pa.RecordBatch"], None]
 _Rows: TypeAlias = "pa.RecordBatch | pa.Table"
 _BY_ENDING = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
 class _Form(NamedTuple):
-    """The form of bytes: whether they are text in Parquet, and base64 in CSV."""
+    """What is written and where: ``out`` is None for standard output; bytes are text in Parquet if
+    ``strings``, base64 in CSV; the rest is for text lines.
+    """
 
+    out: str | None
+    name: str
+    fields: Sequence[str]
+    null_marker: str | None
     strings: bool
     is_base64: bool
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is of no use before its end."""
+        return self.out is not None or self.name not in _LINES
 
-@command()
-def export(
-    url: str = URL,
-    out: str = argument("FILE", "A local file, or - for standard output."),
-    *,
-    file_format: str | None = option(
-        "--format parquet|csv|jsonl",
-        "Format of the file; default: by its extension.",
-        choice("parquet", "csv", "jsonl"),
-    ),
-    table: bool = AS_TABLE,
-    at: int | None = AT,
-    start: str = START,
-    partition: int | None = PARTITION,
-    strings: bool = flag("--strings", "Write keys and values as text in Parquet, not binary."),
-    is_base64: bool = flag(
-        "--base64", "Write keys and values as base64 in CSV, for those that are not text."
-    ),
-    overwrite: bool = flag("--overwrite", "Replace an existing file."),
+
+def _export(
+    log: "Log",
+    batches: "Iterator[pa.RecordBatch]",
+    total: int | None,
+    form: _Form,
     given: Given,
 ) -> None:
-    r"""Write records to a Parquet, CSV or JSON lines file.
-
-    All records, or with --table the latest value of each key. The columns are partition, offset,
-    timestamp, key, value and headers; in CSV headers are JSON. The file appears once it is
-    complete.
-
-    \b
-    clog export ./orders orders.parquet --table --strings
-    clog export ./orders orders.csv --from @2026-01-31
-    clog export ./orders - --format csv --table | head
-    """
+    """Writes a file, or to standard output."""
     from clog.storage.read.scan import read_schema
 
-    check_table(start, at, table=table)
-    if strings and is_base64:
-        raise click.BadParameter("--strings and --base64 contradict each other; leave one out")
-    chosen = _checked(out, file_format, overwrite=overwrite)
-    log = given.open(url)
-    batches = (
-        log.table(partition, at).to_batches(columns=RECORD_COLUMNS)
-        if table
-        else _records(log, partition, start)
-    )
-    schema = log.handle.tip.head.log.schema
-    total = None if table else record_count(log)
-    records = 0
-    if at is None:
-        note_left_out(log)
+    schema, records = read_schema(log.handle.tip.head.log.schema), 0
     with (
         counting("exporting", total) as more,
-        _file(out) as stream,
-        _WRITERS[chosen](stream, read_schema(schema), _Form(strings, is_base64)) as write,
+        _file(form.out) as stream,
+        _WRITERS[form.name](stream, schema, form) as write,
     ):
         for batch in batches:
             write(batch)
             records += batch.num_rows
             more(batch.num_rows)
     exported = f"exported {counted(records, 'record')}"
-    if out == "-":
+    if form.out is None:
         print_note(exported)
         return
-    stored = Path(out).stat().st_size
+    stored = Path(form.out).stat().st_size
     given.emit(
-        {"url": log.url, "file": out, "records": records, "size_bytes": stored},
-        f"{exported} to {out}, {size(stored)}",
+        {"url": log.url, "file": form.out, "records": records, "size_bytes": stored},
+        f"{exported} to {form.out}, {size(stored)}",
     )
 
 
-def _checked(out: str, file_format: str | None, *, overwrite: bool) -> str:
-    """Returns the format to write; raises if the file cannot be created."""
+def _format_of(out: str | None, *, json: bool) -> str:
+    """Returns the format that is implied by the file, or by ``--json``."""
+    if out is None:
+        return "jsonl" if json else "text"
+    found = _BY_ENDING.get(Path(out).suffix.lower())
+    if found is None:
+        raise click.BadParameter(f"the extension of {out!r} does not imply a format; give --format")
+    return found
+
+
+def _check_file(out: str, *, overwrite: bool) -> None:
+    """Raises if the file cannot be created."""
     from clog.storage.store.opening import absolute
 
-    chosen = file_format or _BY_ENDING.get(Path(out).suffix.lower())
-    if chosen is None:
-        raise click.BadParameter(f"the extension of {out!r} does not imply a format; give --format")
-    if out == "-":
-        return chosen
     path = Path(out)
     with usage_errors():
         folder = Path(absolute(out)).parent
@@ -493,19 +508,12 @@ def _checked(out: str, file_format: str | None, *, overwrite: bool) -> str:
         raise click.BadParameter(f"{out!r} is not a file; give one, or - for standard output")
     if path.exists() and not overwrite:
         raise click.BadParameter(f"{out} already exists; --overwrite replaces it")
-    return chosen
-
-
-def _records(log: "Log", partition: int | None, where: str) -> "Iterator[pa.RecordBatch]":
-    ends = log.stable_offsets()
-    for p, start in positions(log, partition, where).items():
-        yield from log.read(partition=p, start=start, end=ends[p])
 
 
 @contextmanager
-def _file(out: str) -> Iterator[IO[bytes]]:
+def _file(out: str | None) -> Iterator[IO[bytes]]:
     """Yields standard output, or a file that gets its name once it is complete."""
-    if out == "-":
+    if out is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()  # Records counted as exported must be written.
         return
@@ -545,12 +553,24 @@ def _csv(stream: IO[bytes], schema: "pa.Schema", form: _Form) -> Iterator[_Write
         yield lambda batch: writer.write(rows(batch))
 
 
+def _json_lines(batch: "pa.RecordBatch", _: _Form) -> Iterator[bytes]:
+    return format_jsonl(batch)
+
+
+def _text_lines(batch: "pa.RecordBatch", form: _Form) -> Iterator[bytes]:
+    marker = None if form.null_marker is None else form.null_marker.encode()
+    return format_text(batch, form.fields, null_marker=marker)
+
+
+_LINES = {"text": _text_lines, "jsonl": _json_lines}
+
+
 @contextmanager
-def _jsonl(stream: IO[bytes], _: "pa.Schema", __: _Form) -> Iterator[_Write]:
-    yield lambda batch: stream.writelines(format_jsonl(batch))
+def _lined(stream: IO[bytes], _: "pa.Schema", form: _Form) -> Iterator[_Write]:
+    yield lambda batch: stream.writelines(_LINES[form.name](batch, form))
 
 
-_WRITERS = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl}
+_WRITERS = {"parquet": _parquet, "csv": _csv, **dict.fromkeys(_LINES, _lined)}
 
 
 def _as_text(rows: _Rows) -> _Rows:

@@ -1,12 +1,12 @@
-"""`clog copy`: a new log with the records of another one. `clog convert`: the records of a log of
-bytes, decoded into a typed log.
+"""`clog copy`: a new log with the records of another one; with ``--decode``, a typed log with those
+of a log of bytes, as columns.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -15,6 +15,7 @@ from clog.cli.options import (
     URL,
     Given,
     argument,
+    choice,
     command,
     configs,
     option,
@@ -46,49 +47,107 @@ time, and cleaners leave it alone.
 _LETTERS_KEPT: Mapping[str, str] = {"cleanup.policy": ""}
 
 
-@command(writes=True)
+_OF_DECODING = (
+    "--schema, --avro-schema, --key-avro-schema, --dead-letters and --id need --decode, which says"
+    " how values are decoded"
+)
+
+
+_PARTITIONS = option(
+    "--partitions N",
+    "Number of partitions of the copy; records are placed by their keys. Default: that of the"
+    " source, where each record keeps its partition.",
+    partition_count,
+)
+_SCHEMA = option(
+    "--schema FILE",
+    "With --decode: a JSON file with the types of keys and values; creates the target if it"
+    " does not exist.",
+    Path,
+)
+_AVRO_SCHEMA = option(
+    "--avro-schema [ID=]FILE",
+    "With --decode avro: the schema of values. With ID, they begin with Confluent's header, and"
+    " each id needs its file.",
+)
+_DEAD_LETTERS = option(
+    "--dead-letters URL",
+    "A log for records that do not fit, created if it does not exist. Default: such a record"
+    " is an error.",
+)
+
+
+@command
 def copy(
     url: str = URL,
-    target: str = argument("TARGET", "URL of the new log."),
+    target: str = argument("TARGET", "URL of the new log; with --decode, it may exist."),
     *,
-    partitions: int | None = option(
-        "--partitions N",
-        "Number of partitions of the copy; records are placed by their keys. Default: that of the"
-        " source, where each record keeps its partition.",
-        partition_count,
-    ),
+    partitions: int | None = _PARTITIONS,
     config: list[str] | None = CONFIGS,
-    given: Given,
     target_options: list[str] | None = option(
         "--target-option KEY=VALUE", "Like --option, for the target; default: those of the source."
     ),
+    decode: str | None = option(
+        "--decode json|avro",
+        "Decode a log of bytes into a typed log: keys and values become columns.",
+        choice("json", "avro"),
+    ),
+    schema: Path | None = _SCHEMA,
+    avro_schema: list[str] | None = _AVRO_SCHEMA,
+    key_avro_schema: list[str] | None = option(
+        "--key-avro-schema [ID=]FILE",
+        "The same for keys. Default: text and binary keys are unchanged, other keys are JSON.",
+    ),
+    dead_letters: str | None = _DEAD_LETTERS,
+    id: str | None = option(
+        "--id ID",
+        "With --decode: name under which the target records its progress; default: derived from"
+        " the source.",
+    ),
+    given: Given,
 ) -> None:
-    r"""Copy the records of a log into a new one.
+    r"""Copy a log into a new one, or decode it into a typed one.
 
     Kept: every record with its key, value, headers and timestamp, in its partition and order; the
     configs and the schema. Not kept: offsets (the copy has no gaps), the log's id, versions,
     producers, streams and delete horizons. The copy is not clean, and its tombstones wait for
     delete.retention.ms again. An interrupted copy is deleted; run the command again.
 
+    With --decode, records are placed by their keys. One that does not fit goes unchanged to the
+    dead letters, with the reason in its headers. The target remembers how far the copy has come: an
+    interrupted run continues, and a later one copies what is new.
+
     \b
     clog copy ./orders ./orders-2
     clog copy ./orders s3://bucket/orders --partitions 16
     clog copy ./orders ./by-murmur2 --config partitioner=murmur2
+    clog copy ./trips-json ./trips --decode json --schema trips.json
+    clog copy ./orders ./typed --decode avro --avro-schema 7=orders.avsc
     """
-    own = configs(config)
+    own, wanted = configs(config), schema_file(schema)
+    files = {"values": avro_schema, "keys": key_avro_schema}
+    if decode is None and (schema or dead_letters or id or any(files.values())):
+        raise click.BadParameter(_OF_DECODING)
+    if decode is not None and (decode == "avro") != bool(avro_schema):
+        raise click.BadParameter("--decode avro and --avro-schema need each other")
+    decoders = {name: _avro(paths) for name, paths in files.items() if paths}
+    at_target = given._replace(options=target_options or given.options)
     source = given.open(url, to_read=True)
+    if decode is not None:
+        new = _New(target, partitions or source.partitions, own, wanted, dead_letters)
+        _decoded(source, new, {**decoders, "id": id}, given, at_target)
+        return
     batches = _planned(source)  # First: the target is made for what is read.
-    wanted = {**source.handle.tip.head.config, **own}
+    config_made = {**source.handle.tip.head.config, **own}
     made = _made_for(
-        source,
-        target,
-        partitions or source.partitions,
-        {**wanted, **_WHILE_COPYING},
-        given._replace(options=target_options or given.options),
+        *(source, target, partitions or source.partitions),
+        {**config_made, **_WHILE_COPYING},
+        at_target,
     )
     note_left_out(source)
-    done = _copied(batches, source, made, by_key=partitions is not None or "partitioner" in own)
-    made.alter({name: wanted.get(name) for name in _WHILE_COPYING})
+    by_key = partitions is not None or "partitioner" in own
+    done = _copied(batches, source, made, by_key=by_key)
+    made.alter({name: config_made.get(name) for name in _WHILE_COPYING})
     given.emit(
         {"url": source.url, "target": made.url, "records": done},
         f"copied {counted(done, 'record')} of {source.url} to {made.url}",
@@ -167,74 +226,33 @@ def _append(log: "Log", records: "pa.Table", *, by_key: bool) -> None:
     log.append(records.drop_columns(["partition", "offset"]), partition=parts)
 
 
-@command(writes=True)
-def convert(
-    url: str = URL,
-    target: str = argument("TARGET", "The typed log."),
-    *,
-    schema: Path | None = option(
-        "--schema FILE",
-        "A JSON file with the types of keys and values; creates the target if it does not exist.",
-        Path,
-    ),
-    avro_schema: list[str] | None = option(
-        "--avro-schema [ID=]FILE",
-        "Values are Avro with the schema in this file. With ID, they begin with Confluent's"
-        " header, and each id needs its file. Default: values are JSON.",
-    ),
-    key_avro_schema: list[str] | None = option(
-        "--key-avro-schema [ID=]FILE",
-        "The same for keys. Default: text and binary keys are unchanged, other keys are JSON.",
-    ),
-    dead_letters: str | None = option(
-        "--dead-letters URL",
-        "A log for records that do not fit, created if it does not exist. Default: such a record"
-        " is an error.",
-    ),
-    id: str | None = option(
-        "--id ID",
-        "Name under which the target records its progress; default: derived from the source.",
-    ),
-    partitions: int | None = option(
-        "--partitions N",
-        "Number of partitions of a new target. Default: that of the source.",
-        partition_count,
-    ),
-    config: list[str] | None = CONFIGS,
-    given: Given,
+class _New(NamedTuple):
+    """A typed log as it was asked for, without a schema if it exists; where its dead letters go."""
+
+    url: str
+    partitions: int
+    config: Mapping[str, str]
+    schema: "pa.Schema | None"
+    dead_letters: str | None
+
+
+def _decoded(
+    source: "Log", new: _New, how: Mapping[str, Any], given: Given, at_target: Given
 ) -> None:
-    r"""Copy the records of a log of bytes into a typed log.
+    """Copies the records of a log of bytes into a typed log, and prints how many."""
+    from clog.jobs import convert
 
-    Keys and values are decoded, from JSON or Avro, and become columns; tombstones are kept. A
-    record that does not fit goes unchanged to the dead letters, with the reason in its headers. The
-    target remembers how far the copy has come: an interrupted run continues, and a later one copies
-    what is new. Records are placed by their keys, and get new offsets.
-
-    \b
-    clog convert ./trips-json ./trips --schema trips.json --dead-letters ./dead
-    clog convert ./orders ./typed --schema orders.json --avro-schema 7=orders.avsc
-    """
-    from clog.jobs import convert as run
-
-    wanted = schema_file(schema)
-    own = configs(config)
-    files = {"values": avro_schema, "keys": key_avro_schema}
-    decoders = {name: _avro(paths) for name, paths in files.items() if paths}
-    source = given.open(url, to_read=True)
-    if wanted is None:
-        made = given.open(target)
+    if new.schema is None:
+        made = at_target.open(new.url)
     else:
-        made = _made(
-            given,
-            target,
-            partitions or source.partitions,
-            {**source.handle.tip.head.config, **own},
-            wanted,
-        )
-    letters = None if dead_letters is None else _made(given, dead_letters, 1, _LETTERS_KEPT)
+        config = {**source.handle.tip.head.config, **new.config}
+        made = _made(at_target, new.url, new.partitions, config, new.schema)
+    url, letters = new.dead_letters, None
+    if url is not None:
+        letters = _made(at_target, url, 1, _LETTERS_KEPT)
     note_left_out(source)
     with counting("converting", record_count(source)) as more:
-        done = run(source, made, **decoders, dead_letters=letters, id=id, more=more)
+        done = convert(source, made, **how, dead_letters=letters, more=more)
     message = f"converted {counted(done.records, 'record')} of {source.url} into {made.url}"
     if letters is not None:
         message += f"; {counted(done.dead_letters, 'dead letter')} in {letters.url}"

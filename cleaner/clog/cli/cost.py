@@ -132,6 +132,8 @@ results of ``benchmarks/run.py --only many_writers``.
 
 
 _DAYS_PER_MONTH = 30
+_COMMITS = 200
+"""So many of the newest commits are examined."""
 
 
 def _trigger_ms(text: str) -> int:
@@ -167,7 +169,7 @@ def _prices(text: str) -> Prices:
     return Prices(**{"source": text, **given})
 
 
-@command()
+@command
 def cost(
     url: str = URL,
     *,
@@ -184,22 +186,19 @@ def cost(
         _prices,
         default="aws",
     ),
-    commits: int = option(
-        "--commits N", "Number of newest commits to examine.", integer(2), default=200
-    ),
     given: Given,
 ) -> None:
     r"""Estimate what a log costs per day.
 
     Requests follow from the commit protocol and the trigger interval; objects per batch, bytes and
-    cleaning are averages of the newest commits. Costs one GET per commit examined, and one LIST.
+    cleaning are averages of the newest commits. Costs at most 200 GETs, and a LIST.
 
     \b
     clog cost s3://bucket/orders --trigger 10s --prices aws
     clog cost ./orders --trigger 1min --readers 3 --json
     """
     log = given.open(url)
-    found = bill(log, prices, trigger_ms=trigger, readers=readers, commits=commits)
+    found = bill(log, prices, trigger_ms=trigger, readers=readers, commits=_COMMITS)
     given.emit(found.as_json(), lambda: _print(found))
 
 

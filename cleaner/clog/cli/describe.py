@@ -1,6 +1,4 @@
-"""`clog describe`, `clog offsets`, `clog segments`: the state of a log; `clog readers`: its named
-readers, how far behind they are, and what is about to overtake them; `clog transactions`: those
-that have not ended, and what they wait for; `clog snapshot`: named cuts over several logs.
+"""`clog describe`: the state of a log, drawn; what else it lists is in `details`.
 
 A partition is a *bar* that shows which part of its bytes is clean, cleanable, uncleanable or
 active. Each part has its own glyph, so that the bar is readable without colour; terminals with only
@@ -8,7 +6,6 @@ ASCII get other glyphs. A part that holds bytes is always visible: it gets at le
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -20,23 +17,13 @@ from clog.cli.options import (
     argument,
     choice,
     command,
-    duration_given,
-    flag,
+    integer,
     option,
     parse_time_ms,
+    partitions_of,
 )
-from clog.cli.output import (
-    count,
-    counted,
-    dated,
-    print_table,
-    say,
-    size,
-    stdout,
-    table,
-)
+from clog.cli.output import count, counted, dated, print_table, size, stdout, table
 from clog.storage.config.units import duration, moment
-from clog.storage.view_formats import FORMAT_NAMES, FORMATS
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -48,29 +35,80 @@ if TYPE_CHECKING:
         Log,
         LogDescription,
         PartitionDescription,
-        Reader,
-        TransactionDescription,
-        TransactionInfo,
         ViewDescription,
     )
 
 
-@command()
-def describe(url: str = URL, *, partition: int | None = PARTITION, given: Given) -> None:
-    r"""Show what is clean, dirty and active, and what comes next.
+WHATS = (
+    *("offsets", "segments", "readers", "transactions", "erasures", "features"),
+    *("history", "commit", "objects", "markers"),
+)
+
+
+@command
+def describe(
+    url: str = URL,
+    what: str | None = argument(
+        "[WHAT]",
+        f"What to list instead: {', '.join(WHATS)}.",
+        choice(*WHATS),
+        default=None,
+        complete=lambda begun: [word for word in WHATS if word.startswith(begun)],
+    ),
+    *,
+    partition: int | None = PARTITION,
+    time: str | None = option(
+        "--time TIME",
+        "With offsets: also that of the first record at or after this time, epoch ms or ISO 8601.",
+    ),
+    at: int | None = option(
+        "--at VERSION", "With commit: that of this version, not the newest.", integer()
+    ),
+    given: Given,
+) -> None:
+    r"""Show a log: what is clean, dirty and active, and what comes next.
 
     Bars are proportional to record bytes. The tick in a bar is the delete retention point:
-    below it all expired tombstones are gone.
+    below it all expired tombstones are gone. A word after the URL lists one thing instead:
+
+    \b
+    offsets       first and next offsets, where readers stop, that for a time
+    segments      the segments; the active one of a partition is last
+    readers       the named readers, and how soon something overtakes each
+    transactions  those that have not ended; ends those past their timeout first
+    erasures      the erasures of keys, and what they wait for
+    features      the features of the format, and which of them the log has
+    history       the commits, oldest first
+    commit        a commit as it is on disk, edit and head
+    objects       the data objects: live, replaced, or in no manifest
+    markers       undecided transactions by partition, and markers of ended ones
 
     \b
     clog describe ./orders
-    clog describe s3://bucket/orders --partition 3 --json
+    clog describe ./orders offsets --time 2026-01-31T12:00:00Z
+    clog describe s3://bucket/orders readers --json
     """
+    for name, value, needs in (("--time", time, "offsets"), ("--at", at, "commit")):
+        if value is not None and what != needs:
+            raise click.BadParameter(f"{name} is only for clog describe URL {needs}")
+    if partition is not None and what not in (None, "offsets", "segments"):
+        raise click.BadParameter(f"--partition has no effect with {what}; omit it")
+    if what is None:
+        _picture(given, url, partition)
+        return
+    from clog.cli.details import DETAILS, Asked
+
+    time_ms = None if time is None else parse_time_ms(time)
+    DETAILS[what](given.open(url), Asked(partition, time_ms, at, given))
+
+
+def _picture(given: Given, url: str, partition: int | None) -> None:
+    """Draws the partitions, and prints the configs and totals."""
     from clog.storage.config.log_config import LogConfig
 
     log = given.open(url)
     found = log.describe(waits=True)
-    wanted = _partitions(log, partition)
+    wanted = partitions_of(log, partition)
     details = [d for d in found["partition_details"] if d["partition"] in wanted]
     now_ms = log.handle.clock.now_ms()
     actions = _actions(log, found["config"], details, now_ms)
@@ -95,96 +133,6 @@ def describe(url: str = URL, *, partition: int | None = PARTITION, given: Given)
 
     shown = [d | {"next_action": actions[d["partition"]]} for d in details]
     given.emit(dated(found | {"partition_details": shown}), draw)
-
-
-@command()
-def offsets(
-    url: str = URL,
-    *,
-    time: str | None = option(
-        "--time TIME",
-        "Also show the offset of the first record at or after this time: epoch ms or ISO 8601.",
-    ),
-    partition: int | None = PARTITION,
-    given: Given,
-) -> None:
-    r"""Show start and end offsets, and the offset for a time.
-
-    The start offset is the first that can be read; the end offset is the one the next record gets.
-    Readers stop at the stable offset: the first record of a transaction that has not ended.
-
-    \b
-    clog offsets ./orders
-    clog offsets ./orders --time 2026-01-31T12:00:00Z --json
-    """
-    time_ms = None if time is None else parse_time_ms(time)
-    log = given.open(url)
-    wanted = _partitions(log, partition)
-    starts, ends, stable = log.start_offsets(), log.end_offsets(), log.stable_offsets()
-    of_each: dict[str, Mapping[int, int | None]]
-    of_each = {"start_offset": starts, "stable_offset": stable, "end_offset": ends}
-    if time_ms is not None:
-        of_each["offset_for_time"] = log.offsets_for_times(dict.fromkeys(wanted, time_ms))
-    rows: list[dict[str, Any]]
-    rows = [{"partition": p} | {name: at[p] for name, at in of_each.items()} for p in wanted]
-    left_out = "stable_offset" if stable == ends else None  # Usually nothing is undecided.
-    shown = [{name: n for name, n in row.items() if name != left_out} for row in rows]
-    document = {"url": log.url, "time_ms": time_ms, "partitions": rows}
-    given.emit(document, lambda: _print(shown))
-
-
-@command()
-def segments(url: str = URL, *, partition: int | None = PARTITION, given: Given) -> None:
-    r"""List the segments; the active one of a partition is last.
-
-    \b
-    clog segments ./orders --partition 0
-    """
-    log = given.open(url)
-    found = {p: [asdict(one) for one in log.segments(p)] for p in _partitions(log, partition)}
-
-    def draw() -> None:
-        for p, rows in found.items():
-            _print([_readable(row) for row in rows], title=f"partition {p}")
-
-    rows = [{"partition": p} | row for p, rows in found.items() for row in rows]
-    given.emit(dated({"url": log.url, "segments": rows}), draw)
-
-
-def _partitions(log: "Log", partition: int | None) -> Sequence[int]:
-    from clog.storage.read.scan import partitions_named
-
-    return partitions_named(log.handle.tip.head, partition, url=log.url)
-
-
-def _readable(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a segment as a row for people."""
-    state = "active" if row["active"] else "clean" if row["clean"] else "dirty"
-    largest, horizon = row["largest_timestamp"], row["delete_horizon_ms"]
-    return {
-        "base": row["base_offset"],
-        "next": row["next_offset"],
-        "records": row["records"],
-        "dead": row["dead_rows"],
-        "size": size(row["size_bytes"]),
-        "largest timestamp": "" if largest is None else moment(largest),
-        "state": state,
-        "delete horizon": "" if horizon is None else moment(horizon),
-    }
-
-
-def _print(rows: list[dict[str, Any]], title: str | None = None) -> None:
-    """Prints rows with right-aligned numbers; None is a dash."""
-    first = {name.replace("_", " "): value for name, value in (rows[0] if rows else {}).items()}
-    right = [name for name, value in first.items() if isinstance(value, int | None)]
-    cells = [map(_cell, row.values()) for row in rows]
-    print_table(table(list(first), cells, right=right, title=title))
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return count(value) if isinstance(value, int) else str(value)
 
 
 class Part(NamedTuple):
@@ -304,8 +252,11 @@ def description(
         f" {log['partitioner']}",
         *_schema_lines(log["schema"]),
     )
-    waiting = [Text(transaction_words(transaction)) for transaction in log["transactions"]]
-    if waiting:
+    waiting: list[Text] = []
+    if log["transactions"]:
+        from clog.cli.details import transaction_words
+
+        waiting = [Text(transaction_words(transaction)) for transaction in log["transactions"]]
         waiting = [Text("Transactions that have not ended", "italic"), *waiting, Text()]
     return Group(
         title,
@@ -454,22 +405,6 @@ def as_words(kind: Any) -> str:
     return str(kind)
 
 
-def transaction_words(transaction: "TransactionDescription") -> str:
-    """Returns a line about a transaction that has not ended."""
-    first, held = transaction["first_offsets"], transaction["held_offsets"]
-    where = f"; undecided in partitions {_from(first)}" if first else ""
-    where += f"; readers wait in partitions {_from(held)}" if held != first else ""
-    home = f"; decided by {transaction['home']}" if transaction["home"] else ""
-    return (
-        f"{transaction['id']!r}, epoch {transaction['epoch']}, number {transaction['number']}:"
-        f" {transaction['state']} since {moment(transaction['started_ms'])}{where}{home}"
-    )
-
-
-def _from(offsets: Mapping[str, int]) -> str:
-    return ", ".join(f"{p} from {offset}" for p, offset in sorted(offsets.items()))
-
-
 def _totals(log: "LogDescription", now_ms: int) -> dict[str, str]:
     details = log["partition_details"]
     age_ms = max(0, now_ms - log["committed_ms"])
@@ -549,220 +484,3 @@ def _kept(view: "ViewDescription", now_ms: int) -> str:
         return since
     kept = f"{counted(view['objects'], 'object')}, {size(view['size_bytes'])}"
     return f"{since}; keeps {kept}, to be deleted {duration(view['overdue_ms'])} ago"
-
-
-_COLUMNS = (
-    *("reader", "records", "bytes", "behind", "reported"),
-    *("retention", "tombstone", "version", "waited for"),
-)
-
-
-@command()
-def readers(
-    url: str = URL,
-    *,
-    forget: list[str] | None = option(
-        "--forget NAME", "Forget this reader and its position; may be repeated."
-    ),
-    given: Given,
-) -> None:
-    r"""List the named readers, and what is about to overtake each.
-
-    Log.reader, the Spark option readerId and clog consume --reader give a reader its name. The last
-    columns say how long until retention removes records that it has not read, until a tombstone
-    that it has not read is removed, until its version expires, and how long the cleaner still
-    waits for it.
-
-    \b
-    clog readers ./orders
-    clog readers ./orders --forget billing
-    """
-    log = given.open(url)
-    if forget:
-        _forget(log, forget)
-    found = log.readers()
-
-    def draw() -> None:
-        if forget:
-            say(f"{counted(len(forget), 'reader')} forgotten")
-        if not found:
-            say("no named readers")
-            return
-        now_ms = log.handle.clock.now_ms()
-        rows = [_row(reader, now_ms) for reader in found]
-        print_table(table(_COLUMNS, rows, right=_COLUMNS[1:]))
-
-    shown = [asdict(reader) | {"position": dict(reader.position)} for reader in found]
-    given.emit(dated({"url": log.url, "readers": shown, "forgotten": forget or []}), draw)
-
-
-def _forget(log: "Log", names: list[str]) -> None:
-    """Forgets readers; none of them if one is unknown, as its name may be misspelt."""
-    from clog.storage.errors import InvalidInputError
-
-    known = {reader.name for reader in log.readers()}
-    for name in names:
-        if name not in known:
-            there = ", ".join(sorted(known)) or "none"
-            raise InvalidInputError(
-                f"{log.url} has no reader {name!r}; no reader was forgotten; the log has: {there}"
-            )
-    for name in names:
-        log.forget_reader(name)
-
-
-def _row(reader: "Reader", now_ms: int) -> tuple[str, ...]:
-    if reader.damage is not None:
-        return reader.name, f"ignored: {reader.damage}"
-    return (
-        reader.name,
-        count(reader.lag_records),
-        size(reader.lag_bytes),
-        duration(reader.lag_ms),
-        moment(reader.committed_ms),
-        _left(reader.until_retention_ms),
-        _left(reader.until_tombstone_ms),
-        _left(reader.until_version_ms),
-        duration(reader.held_until_ms - now_ms) if reader.held_until_ms else "-",
-    )
-
-
-def _left(ms: int | None) -> str:
-    return "-" if ms is None else "overtaken" if ms == 0 else duration(ms)
-
-
-@command()
-def transactions(
-    url: str = URL,
-    *,
-    abort: str | None = option("--abort ID", "End the undecided transactions of this id now."),
-    force: bool = flag(
-        "--force",
-        "With --abort: also if the log that decides cannot be reached (if it had committed the"
-        " transaction, its records are lost here), or if another log of the transaction cannot be"
-        " reached because it no longer exists.",
-    ),
-    given: Given,
-) -> None:
-    r"""List the transactions of a log that have not ended.
-
-    Readers and the cleaner stop before the first record of each. The command first finishes those
-    that are decided or past their timeout, as the cleaner does.
-
-    \b
-    clog transactions ./orders
-    clog transactions ./orders --abort billing
-    """
-    if force and abort is None:
-        raise click.BadParameter("--force requires --abort ID")
-    from clog.storage.transactions.several import finish_all
-
-    log = given.open(url)
-    ended = [] if abort is None else log.abort_transaction(abort, force=force)
-    log.handle.refresh()
-    waiting = finish_all(log.handle)
-    given.emit(
-        {
-            "url": log.url,
-            "ended": [_shown(info) for info in ended],
-            "transactions": [{**_shown(w.info), "waits_because": w.reason} for w in waiting],
-        },
-        [
-            *(f"ended transaction {i.number} of {i.id!r}, which was {i.state}" for i in ended),
-            *(f"{transaction_words(_shown(w.info))}; waiting: {w.reason}" for w in waiting),
-        ]
-        or "no open transactions",
-    )
-
-
-def _shown(info: "TransactionInfo") -> "TransactionDescription":
-    return {
-        "id": info.id,
-        "epoch": info.epoch,
-        "number": info.number,
-        "state": info.state,
-        "started_ms": info.started_ms,
-        "timeout_ms": info.timeout_ms,
-        "home": info.home,
-        "first_offsets": {str(p): offset for p, offset in info.first_offsets.items()},
-        "held_offsets": {str(p): offset for p, offset in info.held_offsets.items()},
-    }
-
-
-@command(writes=True)
-def snapshot(
-    url: str = URL,
-    name: str | None = argument(
-        "[NAME]", "Name of the new cut; without one, cuts are listed.", default=None
-    ),
-    *,
-    keep: int | None = option(
-        "--keep DURATION",
-        "How long to keep it, such as 90d; default: until it is dropped.",
-        duration_given,
-    ),
-    publish: list[str] | None = option(
-        f"--publish {FORMAT_NAMES}",
-        "Publish each log at its version in the cut, for engines that read these; may be repeated.",
-        choice(*FORMATS),
-    ),
-    without: list[str] | None = option(
-        "--without LOG",
-        "URL or id of a log that no longer exists: this cut and later ones leave it out; may be"
-        " repeated.",
-    ),
-    drop: str | None = option("--drop NAME", "Drop this cut: nothing is kept for it from then on."),
-    force: bool = flag(
-        "--force",
-        "With --drop: URL is a log that keeps a version for a cut whose home no longer exists.",
-    ),
-    given: Given,
-) -> None:
-    r"""Name, list or drop cuts over several logs.
-
-    A cut is one version of each log that transactions of this one have written. Of each
-    transaction over them it shows all or nothing, and it can be read (Log.table(at=...)) until
-    it is dropped or its time is up.
-
-    \b
-    clog snapshot ./orders month-end --keep 365d
-    clog snapshot ./orders month-end --publish delta
-    clog snapshot ./orders
-    clog snapshot ./orders --drop month-end
-    """
-    if name is not None and drop is not None:
-        raise click.BadParameter("give NAME or --drop NAME")
-    if force and drop is None:
-        raise click.BadParameter("--force requires --drop NAME")
-    if name is None and (keep is not None or without or publish):
-        raise click.BadParameter("--keep, --publish and --without require NAME")
-    from clog.storage.cuts import cuts_of, drop_cut, name_cut, views_of
-
-    home, said = given.open(url).handle, []
-    views: dict[str, dict[str, int]] = {}
-    if name is not None:
-        cut = name_cut(home, name, keep, publish=publish or (), without=without or ())
-        said.append(f"created the cut {cut.name} over {counted(len(cut.logs), 'log')}")
-        views = views_of(home, cut) if publish else {}
-    if drop is not None:
-        drop_cut(home, drop, force=force)
-        said.append(f"dropped the cut {drop}")
-    found = cuts_of(home)
-
-    def draw() -> None:
-        for line in said:
-            say(line)
-        for one in found:
-            until = "it is dropped" if one.until_ms is None else moment(one.until_ms)
-            say(f"{one.name}: of {moment(one.time_ms)}, kept until {until}")
-            for of_log, version in one.logs.items():
-                shows = views.get(of_log, {}) if one.name == name else {}
-                also = [f"version {number} of its {as_} table" for as_, number in shows.items()]
-                say(", ".join([f"  version {version} of {of_log}", *also]))
-        if not (said or found):
-            say("no named cuts")
-
-    names = ("name", "time_ms", "until_ms", "logs")
-    shown = [{name: getattr(one, name) for name in names} for one in found]
-    document = {"url": home.store.url, "cuts": dated(shown), "views": views, "dropped": drop}
-    given.emit(document, draw)

@@ -130,29 +130,31 @@ def parse_jsonl(lines: Sequence[bytes], *, first: int, schema: "pa.Schema | None
 
 def format_text(
     batch: "pa.RecordBatch",
+    fields: Sequence[str] = ("key", "value"),
     *,
     null_marker: bytes | None = None,
-    with_offsets: bool = False,
-    with_headers: bool = False,
 ) -> Iterator[bytes]:
-    """Yields text lines of a batch, with line feeds; optional columns come before the key."""
+    """Yields text lines of a batch, with these columns and line feeds. A last value that is null is
+    left out with its TAB, unless it has a marker.
+    """
     null = null_marker or b""
-    columns: list[list[bytes]] = []
-    if with_offsets:
-        positions = (batch.column(name).to_pylist() for name in ("partition", "offset"))
-        columns.extend(
-            [str(value).encode() for value in column]
-            for column in (*positions, timestamps_of(batch))
-        )
-    if with_headers:
-        columns.append([_headers_text(h, null) for h in batch.column("headers").to_pylist()])
-    keys, values = texts_of(batch.column("key")), texts_of(batch.column("value"))
-    columns.append([null if key is None else key for key in keys])
-    for before, value in zip(zip(*columns, strict=True), values, strict=True):
-        if value is None and null_marker is None:
-            yield b"\t".join(before) + b"\n"
-        else:
-            yield b"\t".join((*before, null if value is None else value)) + b"\n"
+    columns = [_texts_of_field(batch, name, null) for name in fields]
+    lacks = fields[-1] == "value" and len(fields) > 1 and null_marker is None
+    gone = batch.column("value").is_null().to_pylist() if lacks else [False] * batch.num_rows
+    for row, is_tombstone in zip(zip(*columns, strict=True), gone, strict=True):
+        yield b"\t".join(row[:-1] if is_tombstone else row) + b"\n"
+
+
+def _texts_of_field(batch: "pa.RecordBatch", name: str, null: bytes) -> list[bytes]:
+    """Returns a column of text lines."""
+    if name == "timestamp":
+        return [str(value).encode() for value in timestamps_of(batch)]
+    column = batch.column(name)
+    if name == "headers":
+        return [_headers_text(some, null) for some in column.to_pylist()]
+    if name in ("partition", "offset"):
+        return [str(value).encode() for value in column.to_pylist()]
+    return [null if text is None else text for text in texts_of(column)]
 
 
 def format_jsonl(batch: "pa.RecordBatch") -> Iterator[bytes]:

@@ -1,16 +1,16 @@
-"""Commands on whole logs: `clog create alter upgrade reset-times delete-records` change a log,
-`clog ls` lists logs, `clog delete` deletes one, `clog publish` shows its table to other engines.
+"""Commands on whole logs: `clog create alter` and `clog delete`, `clog ls`, which lists logs,
+`clog publish`, which shows a table to other engines, and `clog snapshot`, which names cuts.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from clog.cli.clean import DRY_DELETE
+from clog.cli.clean import DRY_DELETE, rolled_text
 from clog.cli.options import (
     CONFIGS,
     URL,
@@ -21,7 +21,9 @@ from clog.cli.options import (
     command,
     config_names,
     configs,
+    duration_given,
     flag,
+    integer,
     option,
     parse_offsets,
     partition_count,
@@ -32,6 +34,7 @@ from clog.cli.options import (
 from clog.cli.output import (
     count,
     counted,
+    dated,
     print_error,
     print_note,
     print_table,
@@ -39,7 +42,7 @@ from clog.cli.output import (
     size,
     table,
 )
-from clog.storage.config.units import duration
+from clog.storage.config.units import duration, moment
 from clog.storage.view_formats import FORMAT_NAMES, FORMATS
 
 if TYPE_CHECKING:
@@ -53,7 +56,7 @@ _COLUMNS = ("log", "policy", "partitions", "version", "records", "stored", "dirt
 _DONE = {"add": "added", "widen": "widened", "relax": "nullable now:"}
 
 
-@command()
+@command
 def delete(
     url: str = URL,
     *,
@@ -98,7 +101,7 @@ def _what(url: str, found: "Doomed") -> str:
     return f"the log at {url}: {files}"
 
 
-@command()
+@command
 def ls(
     prefix: str = argument(
         "[PREFIX]", "A folder, or any fsspec URL; default: this folder.", default="."
@@ -180,7 +183,7 @@ def _row(found: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-@command(writes=True)
+@command
 def create(
     url: str = URL,
     *,
@@ -194,7 +197,7 @@ def create(
     schema: Path | None = _SCHEMA,
     feature: list[str] | None = option(
         "--feature NAME",
-        "Create the log with this feature (clog upgrade lists them); may be repeated.",
+        "Create the log with this feature; clog describe URL features lists them. May be repeated.",
     ),
     given: Given,
 ) -> None:
@@ -223,7 +226,38 @@ def create(
     )
 
 
-@command(writes=True)
+_FEATURE = option(
+    "--feature NAME",
+    "Add this feature of the format, permanently: releases of clog that do not know it refuse"
+    " the log. clog describe URL features lists them. May be repeated.",
+)
+_DELETE_RECORDS = option(
+    "--delete-records PARTITION:OFFSET",
+    "Delete the records of a partition below this offset, permanently; end (or -1) deletes all"
+    " of them. May be repeated: all named partitions change, or none.",
+)
+_ROLL = option(
+    "--roll PARTITION",
+    "Seal the active segment of this partition, or with all that of each, so that it can be"
+    " cleaned.",
+    lambda text: text if text == "all" else str(integer()(text)),
+)
+_RESET_TIMES = flag(
+    "--reset-times",
+    "Give commits that are ahead of the clock, as a wrong clock leaves them, and their records"
+    " under message.timestamp.type=LogAppendTime, the time of the repair. Correct the clock"
+    " first, and stop every process that uses the log.",
+)
+_ABORT = option("--abort ID", "End the undecided transactions of this transactional id now.")
+_FORCE = flag(
+    "--force",
+    "With --abort: also if the log that decides cannot be reached (if it had committed the"
+    " transaction, its records are lost here), or if another log of the transaction cannot be"
+    " reached because it no longer exists.",
+)
+
+
+@command
 def alter(
     url: str = URL,
     *,
@@ -232,9 +266,18 @@ def alter(
         "--delete-config NAME", "Reset this config to its default.", complete=config_names
     ),
     schema: Path | None = _SCHEMA,
+    feature: list[str] | None = _FEATURE,
+    delete_records: list[str] | None = _DELETE_RECORDS,
+    roll: str | None = _ROLL,
+    reset_times: bool = _RESET_TIMES,
+    abort: str | None = _ABORT,
+    forget: list[str] | None = option(
+        "--forget NAME", "Forget this named reader and its position; may be repeated."
+    ),
+    force: bool = _FORCE,
     given: Given,
 ) -> None:
-    r"""Change configs of a log, or the schema of a typed one.
+    r"""Change configs or schema; delete records, roll, abort, forget.
 
     Configs take effect with the next append, pass or read. Give the whole schema: it may add
     fields that can be null, widen numbers, and drop NOT NULL.
@@ -243,26 +286,59 @@ def alter(
     clog alter ./orders -c min.cleanable.dirty.ratio=0.2
     clog alter ./orders --delete-config min.cleanable.dirty.ratio
     clog alter ./trips --schema trips.json
+    clog alter ./orders --delete-records 0:25 --delete-records 1:end
+    clog alter ./orders --roll all
     """
+    from clog.storage.administration import addable
+
     changes: dict[str, Any] = {**configs(config), **_to_delete(delete_config or ())}
-    wanted = schema_file(schema)
-    if not changes and wanted is None:
+    wanted, starts = schema_file(schema), parse_offsets(delete_records or ())
+    with usage_errors():
+        for name in feature or ():
+            addable(name)
+    if force and abort is None:
+        raise click.BadParameter("--force requires --abort ID")
+    asked: list[tuple[object, Callable[[Log], Change]]] = [
+        (forget, lambda log: _forgotten(log, forget or [])),
+        (abort, lambda log: _aborted(log, abort or "", force=force)),
+        (wanted, lambda log: _evolved(log, wanted)),
+        (changes, lambda log: _altered(log, changes)),
+        (feature, lambda log: _upgraded(log, feature or [])),
+        (starts, lambda log: _started(log, starts)),
+        (roll, lambda log: _rolled(log, None if roll == "all" else int(roll or 0))),
+        (reset_times or None, _set_back),
+    ]
+    wished = [change for value, change in asked if value not in (None, [], {})]
+    if not wished:
         raise click.BadParameter(
-            "nothing to change; give --config NAME=VALUE, --delete-config or --schema"
+            "nothing to change; give --config NAME=VALUE or another option (clog alter --help)"
         )
     log = given.open(url)
-    if wanted is not None:
-        _evolve(log, wanted, given._replace(json=given.json and not changes))
-        if not changes:
-            return
+    document: dict[str, Any] = {"url": log.url}
+    said: list[str] = []
+    try:
+        for change in wished:
+            done, lines = change(log)
+            document |= done
+            said += lines
+    except BaseException:
+        if said:
+            print_note(f"before the error: {'; '.join(said)}")
+        raise
+    given.emit(document, said)
+
+
+Change = tuple[Mapping[str, Any], Sequence[str]]
+"""What a change of a log did, for programs and for people."""
+
+
+def _altered(log: "Log", changes: Mapping[str, Any]) -> Change:
     before = log.config
     after = log.alter(changes)
     changed = {name: [before[name], after[name]] for name in after if before[name] != after[name]}
-    given.emit(
-        {"url": log.url, "changed": changed, "config": after},
-        [_change(name, *both) for name, both in changed.items()]
-        or "nothing changed: the configs already had these values",
-    )
+    lines = [_change(name, *both) for name, both in changed.items()]
+    nothing = ["nothing changed: the configs already had these values"]
+    return {"changed": changed, "config": after}, lines or nothing
 
 
 def _change(name: str, before: str, after: str) -> str:
@@ -281,8 +357,7 @@ def _to_delete(names: Iterable[str]) -> dict[str, None]:
     return dict.fromkeys(names)
 
 
-def _evolve(log: "Log", wanted: "pa.Schema", given: Given) -> None:
-    """Evolves a log to a schema, and prints what changed."""
+def _evolved(log: "Log", wanted: "pa.Schema") -> Change:
     from clog.storage.types.evolve import evolution_to, schema_words
 
     changes = evolution_to(log.handle.refresh().head.log.schema, wanted)
@@ -290,109 +365,67 @@ def _evolve(log: "Log", wanted: "pa.Schema", given: Given) -> None:
         log.evolve(**changes)
     named = {name: list(found) for name, found in changes.items()}
     words = schema_words(log.handle.tip.head.log.schema)
-    given.emit(
-        {"url": log.url, "evolved": named, "schema": words},
-        [f"{_DONE[name]} {', '.join(paths)}" for name, paths in named.items()]
-        or "nothing changed: the log already has this schema",
-    )
+    lines = [f"{_DONE[name]} {', '.join(paths)}" for name, paths in named.items()]
+    nothing = ["nothing changed: the log already has this schema"]
+    return {"evolved": named, "schema": words}, lines or nothing
 
 
-@command(writes=True)
-def upgrade(
-    url: str = URL,
-    *,
-    feature: list[str] | None = option("--feature NAME", "Add this feature; may be repeated."),
-    given: Given,
-) -> None:
-    r"""List the features of a log, or add some, permanently.
-
-    A release of clog that does not know a feature refuses to write a log that has it, and, if the
-    list says "readers and writers", to read it. First upgrade every process that uses the log.
-
-    \b
-    clog upgrade ./orders
-    clog upgrade ./orders --feature dead-rows
-    """
-    from clog.storage.administration import addable
-
-    with usage_errors():
-        for name in feature or ():
-            addable(name)
-    log = given.open(url)
+def _upgraded(log: "Log", names: Sequence[str]) -> Change:
     before = {f.name for f in log.upgrade() if f.state == "on"}
-    features = log.upgrade(feature or ())
+    features = log.upgrade(names)
     added = [f.name for f in features if f.state == "on" and f.name not in before]
-    lines = [
-        f"{f.name:<24}{f.state:<10}  "
-        + (
-            f"{f.summary} ({'readers and writers' if f.readers else 'writers'})"
-            if f.summary
-            else ""
-        )
-        for f in features
-    ]
-    if feature:
-        lines = [
-            f"added {', '.join(added)}"
-            if added
-            else "nothing to add: the log has all of these features"
-        ]
-    given.emit(
-        {"url": log.url, "added": added, "features": [asdict(f) for f in features]},
-        map(str.rstrip, lines),
+    nothing = "nothing to add: the log has all of these features"
+    return (
+        {"added": added, "features": [asdict(f) for f in features]},
+        [f"added {', '.join(added)}" if added else nothing],
     )
 
 
-@command(writes=True)
-def reset_times(url: str = URL, *, given: Given) -> None:
-    r"""Correct times that a wrong clock has left.
-
-    The cleaner refuses a log whose newest commit is ahead of its clock. This gives such commits,
-    and such records under message.timestamp.type=LogAppendTime, the time of the repair; other
-    timestamps stay. Correct the clock first, and stop every process that uses the log.
-
-    \b
-    clog reset-times ./orders
-    """
-    from clog.storage.administration import reset_times as set_back
-
-    log = given.open(url)
-    ahead_ms = set_back(log.handle)
-    given.emit(
-        {"url": log.url, "ahead_ms": ahead_ms},
-        f"set back by {count(ahead_ms)} ms" if ahead_ms else "nothing to do: no timestamp is ahead",
-    )
-
-
-@command(writes=True)
-def delete_records(
-    url: str = URL,
-    before: list[str] = argument(
-        "PARTITION:OFFSET",
-        "The first offset to keep in a partition; end (or -1) deletes all of its records.",
-    ),
-    *,
-    given: Given,
-) -> None:
-    r"""Delete the records below an offset, permanently.
-
-    No later read sees them. Either all named partitions change, or none.
-
-    \b
-    clog delete-records ./orders 0:25
-    clog delete-records ./orders 0:end 1:100
-    """
-    wanted = parse_offsets(before)
-    log = given.open(url)
+def _started(log: "Log", wanted: Mapping[int, int]) -> Change:
     starts = log.delete_records(wanted)
-    rows = [{"partition": p, "start_offset": start} for p, start in starts.items()]
-    given.emit(
-        {"url": log.url, "partitions": rows},
-        (f"partition {p} starts at offset {count(start)}" for p, start in starts.items()),
+    return (
+        {"partitions": [{"partition": p, "start_offset": start} for p, start in starts.items()]},
+        [f"partition {p} starts at offset {count(start)}" for p, start in starts.items()],
     )
 
 
-@command(writes=True)
+def _rolled(log: "Log", partition: int | None) -> Change:
+    sealed = log.roll(partition)
+    return {"sealed": sealed}, [rolled_text(sealed)]
+
+
+def _set_back(log: "Log") -> Change:
+    from clog.storage.administration import reset_times
+
+    ahead_ms = reset_times(log.handle)
+    nothing = "nothing to do: no timestamp is ahead"
+    return {"ahead_ms": ahead_ms}, [f"set back by {count(ahead_ms)} ms" if ahead_ms else nothing]
+
+
+def _aborted(log: "Log", name: str, *, force: bool) -> Change:
+    ended = log.abort_transaction(name, force=force)
+    named = [{"id": i.id, "epoch": i.epoch, "number": i.number, "state": i.state} for i in ended]
+    lines = [f"ended transaction {i.number} of {i.id!r}, which was {i.state}" for i in ended]
+    return {"ended": named}, lines
+
+
+def _forgotten(log: "Log", names: Sequence[str]) -> Change:
+    """Forgets readers; none of them if one is unknown, as its name may be misspelt."""
+    from clog.storage.errors import InvalidInputError
+
+    known = {reader.name for reader in log.readers()}
+    for name in names:
+        if name not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise InvalidInputError(
+                f"{log.url} has no reader {name!r}; no reader was forgotten; the log has: {there}"
+            )
+    for name in names:
+        log.forget_reader(name)
+    return {"forgotten": [*names]}, [f"{counted(len(names), 'reader')} forgotten"]
+
+
+@command
 def publish(
     url: str = URL,
     *,
@@ -469,3 +502,82 @@ def _withdrawn(name: str, done: "WithdrawResult") -> str:
     what = "withdrew" if done.withdrawn else "already withdrawn:"
     kept = "; files of its older versions are kept for file.delete.delay.ms" if done.is_kept else ""
     return f"{what} the {name} table; its version {done.table_version} is empty{kept}"
+
+
+@command
+def snapshot(
+    url: str = URL,
+    name: str | None = argument(
+        "[NAME]", "Name of the new cut; without one, cuts are listed.", default=None
+    ),
+    *,
+    keep: int | None = option(
+        "--keep DURATION",
+        "How long to keep it, such as 90d; default: until it is dropped.",
+        duration_given,
+    ),
+    publish: list[str] | None = option(
+        f"--publish {FORMAT_NAMES}",
+        "Publish each log at its version in the cut, for engines that read these; may be repeated.",
+        choice(*FORMATS),
+    ),
+    without: list[str] | None = option(
+        "--without LOG",
+        "URL or id of a log that no longer exists: this cut and later ones leave it out; may be"
+        " repeated.",
+    ),
+    drop: str | None = option("--drop NAME", "Drop this cut: nothing is kept for it from then on."),
+    force: bool = flag(
+        "--force",
+        "With --drop: URL is a log that keeps a version for a cut whose home no longer exists.",
+    ),
+    given: Given,
+) -> None:
+    r"""Name, list or drop cuts over several logs.
+
+    A cut is one version of each log that transactions of this one have written. Of each
+    transaction over them it shows all or nothing, and it can be read (Log.table(at=...)) until
+    it is dropped or its time is up.
+
+    \b
+    clog snapshot ./orders month-end --keep 365d
+    clog snapshot ./orders month-end --publish delta
+    clog snapshot ./orders
+    clog snapshot ./orders --drop month-end
+    """
+    if name is not None and drop is not None:
+        raise click.BadParameter("give NAME or --drop NAME")
+    if force and drop is None:
+        raise click.BadParameter("--force requires --drop NAME")
+    if name is None and (keep is not None or without or publish):
+        raise click.BadParameter("--keep, --publish and --without require NAME")
+    from clog.storage.cuts import cuts_of, drop_cut, name_cut, views_of
+
+    home, said = given.open(url).handle, []
+    views: dict[str, dict[str, int]] = {}
+    if name is not None:
+        cut = name_cut(home, name, keep, publish=publish or (), without=without or ())
+        said.append(f"created the cut {cut.name} over {counted(len(cut.logs), 'log')}")
+        views = views_of(home, cut) if publish else {}
+    if drop is not None:
+        drop_cut(home, drop, force=force)
+        said.append(f"dropped the cut {drop}")
+    found = cuts_of(home)
+
+    def draw() -> None:
+        for line in said:
+            say(line)
+        for one in found:
+            until = "it is dropped" if one.until_ms is None else moment(one.until_ms)
+            say(f"{one.name}: of {moment(one.time_ms)}, kept until {until}")
+            for of_log, version in one.logs.items():
+                shows = views.get(of_log, {}) if one.name == name else {}
+                also = [f"version {number} of its {as_} table" for as_, number in shows.items()]
+                say(", ".join([f"  version {version} of {of_log}", *also]))
+        if not (said or found):
+            say("no named cuts")
+
+    names = ("name", "time_ms", "until_ms", "logs")
+    shown = [{name: getattr(one, name) for name in names} for one in found]
+    document = {"url": home.store.url, "cuts": dated(shown), "views": views, "dropped": drop}
+    given.emit(document, draw)

@@ -304,11 +304,17 @@ _TIMEOUT = option(
     "End the command cleanly if it takes longer than this, such as 30s or 5min.",
     duration_given,
 )
-_JSON = flag("--json", "Print JSON.")
+SHARED: tuple[click.Parameter, ...] = (
+    _OPTIONS.named("options", list[str] | None),
+    _TIMEOUT.named("timeout", int | None),
+    _SINGLE_WRITER.named("single_writer", bool),
+    flag("--json", "Print JSON, errors and notes as well.").named("json", bool),
+)
+"""The options that every command takes, listed by ``clog --help``; `Given` has their values."""
 
 
 class Given(NamedTuple):
-    """The values of the options that `command` adds."""
+    """The values of the options that all commands share."""
 
     options: list[str] | None = None
     single_writer: bool = False
@@ -365,39 +371,24 @@ class Given(NamedTuple):
 _Command = Callable[..., Code | None]
 
 
-def command(*, writes: bool = False, json: bool = True) -> Callable[[_Command], _Command]:
-    """Makes a function a command: adds options for the store and the output, and passes their
-    values as ``given``. The parameters after ``given`` come between the two in the help.
+def command(function: _Command) -> _Command:
+    """Makes a function a command, whose options are its parameters; passes it the values of those
+    in `SHARED` as ``given``.
     """
+    mine = inspect.signature(function).parameters.values()
 
-    def decorate(function: _Command) -> _Command:
-        mine = list(inspect.signature(function).parameters.values())
-        at = [p.name for p in mine].index("given")
-        added = [
-            _parameter("options", list[str] | None, _OPTIONS),
-            _parameter("timeout", int | None, _TIMEOUT),
-        ]
-        if writes:
-            added.append(_parameter("single_writer", bool, _SINGLE_WRITER))
-        if json:
-            added.append(_parameter("json", bool, _JSON))
-        names = [p.name for p in added]
+    @wraps(function)
+    def run(**values: Any) -> None:
+        timeout_ms = values.pop("timeout")
+        given = Given(**{name: values.pop(name) for name in Given._fields})
+        with ending_after(timeout_ms):
+            code = function(**values, given=given)
+        if code:
+            raise click.exceptions.Exit(signalled() if code is Code.INTERRUPTED else code)
 
-        @wraps(function)
-        def run(**values: Any) -> None:
-            timeout_ms = values.pop("timeout")
-            given = Given(**{name: values.pop(name) for name in names if name in values})
-            with ending_after(timeout_ms):
-                code = function(**values, given=given)
-            if code:
-                raise click.exceptions.Exit(signalled() if code is Code.INTERRUPTED else code)
-
-        parameters = [*mine[:at], added[0], *mine[at + 1 :], *added[1:]]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
-        return run
-
-    return decorate
+    parameters = [p for p in mine if p.name != "given"]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
 
 
 @contextmanager
@@ -425,10 +416,6 @@ def ending_after(timeout_ms: int | None) -> Iterator[None]:
 
             took = duration(timeout_ms)
             print_error(f"the command took longer than --timeout {took} and was ended")
-
-
-def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 @contextmanager
@@ -557,6 +544,13 @@ def check_logs_named(urls: list[str] | None, prefixes: list[str] | None) -> None
 def record_count(log: "Log") -> int:
     """Returns the number of records in a log."""
     return sum(of_one["records"] for of_one in log.describe()["partition_details"])
+
+
+def partitions_of(log: "Log", partition: int | None) -> Sequence[int]:
+    """Returns the partition that was given, which must exist, or all."""
+    from clog.storage.read.scan import partitions_named
+
+    return partitions_named(log.handle.tip.head, partition, url=log.url)
 
 
 def typed_schema(log: "Log") -> "pa.Schema | None":

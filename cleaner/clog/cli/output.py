@@ -10,7 +10,6 @@ six characters, ``\u001b``, which in JSON is the same string. Files and pipes ge
 """
 
 import json
-import logging
 import os
 import re
 import select
@@ -37,13 +36,13 @@ _REPORT_MS = 60_000
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Control characters, ends of lines and paragraphs, and overrides and isolates of direction."""
 
-ERRORS_AS: ContextVar[Literal["text", "json", "log"]] = ContextVar("ERRORS_AS", default="text")
-"""How errors are printed: lines for people, one JSON object, or log messages."""
+ERRORS_AS: ContextVar[Literal["text", "json"]] = ContextVar("ERRORS_AS", default="text")
+"""How errors are printed: lines for people, or one JSON object."""
 
 _HINTS = {
     "not_found": 'check the URL and the name; "clog ls" lists logs',
     "version_expired": '"clog describe" shows the readable versions, "clog verify" what is missing',
-    "offset_out_of_range": '"clog offsets" shows the existing ranges',
+    "offset_out_of_range": '"clog describe URL offsets" shows the existing ranges',
     "already_exists": 'check the log with "clog describe"',
     "commit_state_unknown": 'check with "clog describe"; with --producer-id, produce again',
     "unsupported_filesystem": "--single-writer, where no other process ever writes to the log",
@@ -57,7 +56,7 @@ _IN_SHELL = {
     'Log.create or "clog create"': '"clog create"',
     "open with single_writer=True": "give --single-writer",
     "by Log.evolve or clog alter --schema": 'with "clog alter --schema"',
-    "(Log.delete_records)": "(clog delete-records)",
+    "(Log.delete_records)": "(clog alter --delete-records)",
     "(Log.give_offsets, clog mirror --end)": "(clog mirror --end)",
     "nest it: storage_options={": "nest it in $CLOG_STORAGE_OPTIONS: {",
 }
@@ -196,12 +195,8 @@ def print_error(message: str, kind: str | None = None, hint: str | None = None) 
     """
     for python, shell in _IN_SHELL.items():
         message = message.replace(python, shell)
-    form = ERRORS_AS.get()
-    if form == "log":
-        logging.getLogger("clog.cli").error(message)
-        return
     hint = hint or _HINTS.get(kind or "")
-    if form == "json":
+    if ERRORS_AS.get() == "json":
         error = {"kind": str(kind or "failed"), "message": message, "next": hint}
         _write_json(sys.stderr, {"error": {k: v for k, v in error.items() if v}})
         return
@@ -215,10 +210,7 @@ def print_error(message: str, kind: str | None = None, hint: str | None = None) 
 
 def print_note(text: str) -> None:
     """Prints on standard error a text that is not an error, as `ERRORS_AS` says."""
-    form = ERRORS_AS.get()
-    if form == "log":
-        logging.getLogger("clog.cli").info(text)
-    elif form == "json":
+    if ERRORS_AS.get() == "json":
         _write_json(sys.stderr, {"note": {"message": text}})
     else:
         stderr().print(text, style="dim", soft_wrap=True)
@@ -233,7 +225,7 @@ def note_left_out(log: "Log") -> None:
     if left:
         print_note(
             f'left out because of open transactions: the records of partitions {left} on; "clog'
-            f' transactions {log.url}" shows what they wait for'
+            f' describe {log.url} transactions" shows what they wait for'
         )
 
 

@@ -92,7 +92,7 @@ class Summary:
         return text + (f"; offsets by partition: {', '.join(ranges)}" if ranges else "")
 
 
-@command(writes=True)
+@command
 def produce(
     url: str = URL,
     *,

@@ -704,7 +704,7 @@ def _check_masked(plans: "Sequence[TablePlan]") -> None:
     if rows > ROWS_MAX:
         raise CannotScanError(
             f"it has no masks that say which of {rows:,} rows are the latest of their keys; the"
-            " cleaner makes them (clog upgrade superseded-rows, clog clean)"
+            " cleaner makes them (clog alter --feature superseded-rows, clog clean)"
         )
 
 

@@ -356,8 +356,8 @@ DEFINITIONS = (
     Option(
         *("keys", "read", Unset("all"), _keys),
         'JSON list of strings: read only records with these keys, `["order-1", "order-2"]`; of a'
-        " typed log each as `clog get` takes it, a number as its digits; large objects are"
-        " searched by their key index, or by their keys alone",
+        " typed log each as `clog consume --key` takes it, a number as its digits; large objects"
+        " are searched by their key index, or by their keys alone",
     ),
     Option(
         *("keysBase64", "read", Unset("all"), _keys_base64),
@@ -422,8 +422,8 @@ DEFINITIONS = (
     Option(
         *("readerId", "stream", _NONE, _reader_name),
         "the name of a reader of the log: after each batch the query records how far it has read,"
-        " at most every ten seconds; `clog readers` lists it. The checkpoint decides where the"
-        " query continues",
+        " at most every ten seconds; `clog describe URL readers` lists it. The checkpoint decides"
+        " where the query continues",
         "reader_id",
     ),
     Option(

@@ -169,7 +169,7 @@ def _reordered(edit: Edit, manifest: Manifest, settings: LogConfig, *, now_ms: i
     if after is not None and after.drops_late and DEAD_ROWS not in head.log.features:
         raise InvalidInputError(
             f"compaction.late=drop needs the feature {DEAD_ROWS!r}, which this log lacks; clog"
-            f" upgrade --feature {DEAD_ROWS} adds it; nothing was changed"
+            f" alter --feature {DEAD_ROWS} adds it; nothing was changed"
         )
     named = {p: manifest.orders_removed_of(p) for p, _, _ in manifest.orders_removed}
     if before is not None and after is not None and before.header == after.header:

@@ -737,7 +737,7 @@ def _consistent_logs(home: Handle, without: Collection[str]) -> Found:
                 return {log_id: (follow[log_id].handle, v) for log_id, v in versions.items()}
     raise CommitConflictError(
         f"the logs of {home.store.url} have no consistent cut now: {waits}; try again, or look at"
-        f" open transactions: clog transactions {home.store.url}"
+        f" open transactions: clog describe {home.store.url} transactions"
     )
 
 

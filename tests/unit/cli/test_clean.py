@@ -1,4 +1,4 @@
-"""`clog clean`, `clog sweep`."""
+"""`clog clean`, also with ``--sweep``."""
 
 import math
 from pathlib import Path
@@ -8,7 +8,6 @@ import duckdb
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cli import clean
 from clog.storage import Log, ManualClock, SystemClock
 from clog.storage.objects import writer
 
@@ -53,7 +52,7 @@ def test_clean_force_cleans(cli, url, log):
 
 def test_clean_tells_each_pass(cli, url, log):
     """Partition, offsets, records, bytes."""
-    said = cli("clean", url, "--force", "--threads", 2, "--buffer", 1).stdout
+    said = cli("clean", url, "--force", "-c", "log.cleaner.threads=2").stdout
     assert said.startswith("partition 0 is clean to offset 8 (from 0): removed 3 records, ")
 
 
@@ -80,10 +79,10 @@ def test_a_dry_run_tells_merges(cli, url, clock):
     assert len(cli.json("clean", url, "--dry-run")["logs"][0]["merged"]) == 1
 
 
-def test_a_buffer_too_small_is_refused(cli, url, log, monkeypatch):
+def test_a_buffer_too_small_is_refused(cli, url, log):
     """A thread's share must hold at least one key (S18)."""
-    monkeypatch.setattr(clean, "MIB", 1)
-    assert "error: " in cli("clean", url, "--buffer", 1, code=1).stderr
+    small = "log.cleaner.dedupe.buffer.size=1"
+    assert "error: " in cli("clean", url, "-c", small, code=1).stderr
 
 
 def test_sweep_deletes_what_was_replaced_long_ago(cli, url, log, folder):
@@ -91,13 +90,13 @@ def test_sweep_deletes_what_was_replaced_long_ago(cli, url, log, folder):
     Cleaner(log).run_once(force=True)
     stored = set(Path(folder, "data").iterdir())
     log.alter({"file.delete.delay.ms": 3 * DAY_MS})
-    assert cli.json("sweep", url)["replaced"]["objects"] == []
+    assert cli.json("clean", url, "--sweep")["replaced"]["objects"] == []
     log.alter({"file.delete.delay.ms": DAY_MS})
-    planned = cli.json("sweep", url, "--dry-run")
+    planned = cli.json("clean", url, "--sweep", "--dry-run")
     assert set(Path(folder, "data").iterdir()) == stored
     assert len(planned["replaced"]["objects"]) == 4
-    assert "would delete 4 replaced objects" in cli("sweep", url, "--dry-run").stdout
-    assert "deleted 4 replaced objects" in cli("sweep", url).stdout
+    assert "would delete 4 replaced objects" in cli("clean", url, "--sweep", "--dry-run").stdout
+    assert "deleted 4 replaced objects" in cli("clean", url, "--sweep").stdout
     assert len(list(Path(folder, "data").iterdir())) == 1
     assert len(cli.lines("consume", url)) == 5
 
@@ -107,7 +106,7 @@ def test_a_dry_sweep_writes_nothing(cli, url, log):
     Cleaner(log).run_once(force=True)
     folders = [Path(url), *(p for p in Path(url).rglob("*") if p.is_dir())]
     stored = {p: p.stat().st_mtime_ns for p in folders}
-    cli("sweep", url, "--dry-run")
+    cli("clean", url, "--sweep", "--dry-run")
     assert {p: p.stat().st_mtime_ns for p in folders} == stored
 
 

@@ -95,9 +95,9 @@ def test_once(cli, url, log):
 
 
 def test_passes_as_spark_tasks(cli, url, log, monkeypatch):
-    """With --spark each pass is a job, and --threads says how many run at once, else as many as
-    there is capacity for; everything else is the same. The store is sent without the daemon's
-    counters.
+    """With --spark each pass is a job, and log.cleaner.threads says how many run at once, else as
+    many as there is capacity for; everything else is the same. The store is sent without the
+    daemon's counters.
     """
     from clog.jobs import cleaning
 
@@ -138,18 +138,18 @@ def test_the_json_format_is_json_alone(cli, url, log, asleep):
 
     with asleep(warn), warnings.catch_warnings():
         warnings.simplefilter("always")
-        result = cli("cleaner", url, "--log-format", "json", "--listen", "127.0.0.1:0")
+        result = cli("cleaner", url, "--json", "--listen", "127.0.0.1:0")
     lines = [json.loads(line) for line in (result.stdout + result.stderr).splitlines()]
-    said = {line.get("message", "").split(";")[0] for line in lines}
+    said = {(line.get("note") or line).get("message", "").split(";")[0] for line in lines}
     assert "cleaning 1 log" in said
     assert any("something" in message for message in said)
     assert any(line.get("url") == log.url for line in lines)
-    missing = cli("cleaner", url + "x", "--once", "--log-format", "json", code=1)
+    missing = cli("cleaner", url + "x", "--once", "--json", code=1)
     (line,) = missing.stderr.splitlines()
-    assert json.loads(line)["level"] == "error"
-    wrong = cli("cleaner", url, "-c", "x", "--log-format", "json", code=2)
-    assert "NAME=VALUE" in json.loads(wrong.stderr)["message"]
-    assert "--live" in cli("cleaner", url, "--live", "--log-format", "json", code=2).stderr
+    assert json.loads(line)["error"]["kind"] == "not_found"
+    wrong = cli("cleaner", url, "-c", "x", "--json", code=2)
+    assert "NAME=VALUE" in json.loads(wrong.stderr)["error"]["message"]
+    assert "--live" in cli("cleaner", url, "--live", "--json", code=2).stderr
 
 
 @pytest.mark.parametrize("address", ["abc", "localhost", ":", "1:99999", "-1"])
@@ -169,11 +169,12 @@ def test_listen_is_for_a_cleaner_that_stays(cli, url, log):
 
 
 def test_a_wrong_command_line_is_json_too(cli, url, log):
-    """With --log-format json nothing else is on standard error, in either spelling of the
-    option.
-    """
-    for form in (["--log-format", "json"], ["--log-format=json"]):
-        told = json.loads(cli("cleaner", url, "--listen=abc", *form, code=2).stderr)
+    """With --json nothing else is on standard error, and an old name says so in the same form."""
+    for form in (["--json"], ["--log-format=json"]):
+        *before, told = map(
+            json.loads, cli("cleaner", url, "--listen=abc", *form, code=2).stderr.splitlines()
+        )
+        assert [*map(list, before)] == [["note"]] * (form != ["--json"])
         assert told["error"]["kind"] == "usage"
         assert "'abc' is not [HOST:]PORT" in told["error"]["message"]
 

@@ -56,7 +56,7 @@ def test_it_starts_at_the_log_start(cli, url, log):
     assert cli.lines("consume", url) == ALL[4:]
     result = cli("consume", url, "--from", "3", code=1)
     assert "offset 3 of partition 0 is below the log start offset 4" in result.stderr
-    assert "clog offsets" in result.stderr
+    assert "clog describe URL offsets" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_table_has_the_latest_value_of_each_key(cli, url, log):
 
 def test_offsets_come_before_the_record(cli, url, log):
     """Partition, offset, timestamp."""
-    line = cli.lines("consume", url, "--offsets", "-n", 1)[0]
+    line = cli.lines("consume", url, "--print", "partition,offset,timestamp,key,value", "-n", 1)[0]
     assert line == b"0\t0\t2026-01-31T12:00:00.000000Z\ta\t0"
 
 
@@ -153,7 +153,10 @@ def test_ctrl_c_ends_following(cli, url, log, monkeypatch):
 def test_headers_are_shown_when_asked(cli, url, log):
     """Before the key, empty where there are none."""
     log.append([{"key": "h", "value": "v", "headers": [("x", "1")], "timestamp": T0}])
-    assert cli.lines("consume", url, "--headers", "--from", "5") == [b"\tb", b"x=1\th\tv"]
+    assert cli.lines("consume", url, "--print", "headers,key,value", "--from", "5") == [
+        b"\tb",
+        b"x=1\th\tv",
+    ]
     records = [json.loads(line) for line in cli.lines("consume", url, "--json", "--from", "5")]
     assert [record.get("headers") for record in records] == [None, [{"key": "x", "value": "1"}]]
 

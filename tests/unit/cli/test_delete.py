@@ -1,4 +1,4 @@
-"""`clog delete`, `clog ls`, `clog roll`."""
+"""`clog delete`, `clog ls`, `clog alter --roll`."""
 
 import json
 from pathlib import Path
@@ -105,9 +105,11 @@ def test_ls_finds_a_log_inside_of_a_log(cli, tmp_path):
 
 def test_roll_seals(cli, url, log):
     """All partitions, or one; the second time there is nothing to do."""
-    assert cli.json("roll", url, "--partition", 1)["sealed"] == [1]
-    assert cli("roll", url).stdout == "sealed the active segment of partition 0\n"
-    assert cli("roll", url).stdout == "nothing to seal: active segments are empty\n"
+    assert cli.json("alter", url, "--roll", 1)["sealed"] == [1]
+    assert cli("alter", url, "--roll", "all").stdout == "sealed the active segment of partition 0\n"
+    assert (
+        cli("alter", url, "--roll", "all").stdout == "nothing to seal: active segments are empty\n"
+    )
     assert [len(log.segments(p)) for p in (0, 1)] == [2, 2]
 
 

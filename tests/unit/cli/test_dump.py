@@ -1,11 +1,10 @@
-"""`clog dump` and `clog verify`: what is on disk, and whether it is sound."""
+"""What is on disk, by `clog describe`, and whether it is sound, by `clog verify`."""
 
 import json
 
 import pytest
 
 from clog.storage import Log
-from clog.storage.commit import committer as commit_module
 from clog.storage.format.documents import commit_path
 from clog_testing.undecided import append_undecided
 
@@ -20,33 +19,35 @@ def log(url):
 
 
 def rows(cli, *arguments):
-    return [json.loads(line) for line in cli("dump", *arguments, "--json").stdout.splitlines()]
+    return [json.loads(line) for line in cli("describe", *arguments, "--json").stdout.splitlines()]
 
 
 def test_the_newest_commit_is_shown(cli, url, log):
     """Its edit and its head, without the seed of the log's filters (S19), and no data."""
-    found = cli.json("dump", url)
+    found = cli.json("describe", url, "commit")
     assert (found["version"], found["operation"]) == (3, "delete-records")
     assert found["edit"] == {"start": {"0": 1}}
     assert found["head"]["partitions"]["end"] == [2, 1]
     assert found["carries"] == []
     assert "seed" not in found["head"]["log"]
-    text = cli("dump", url).stdout
+    text = cli("describe", url, "commit").stdout
     assert text.startswith("version 3: delete-records at ")
     assert '"end": [ 2, 1 ]' in text
 
 
 def test_a_commit_is_shown_by_its_version(cli, url, log):
     """Version 0 creates the log; a missing one is an error that says how to find others."""
-    first = cli.json("dump", url, "--version", 0)
+    first = cli.json("describe", url, "commit", "--at", 0)
     assert first["edit"]["create"]["partitions"] == 2
     assert "seed" not in json.dumps(first)
-    assert "clog dump --commits" in cli("dump", url, "--version", 9, code=1).stderr
+    assert (
+        f"clog describe {url} history" in cli("describe", url, "commit", "--at", 9, code=1).stderr
+    )
 
 
 def test_commits_are_listed(cli, url, log):
     """Oldest first: what each did, to which partitions."""
-    found = rows(cli, url, "--commits")
+    found = rows(cli, url, "history")
     assert [
         (r["version"], r["operation"], r["appended_records"], r["partitions"]) for r in found
     ] == [
@@ -55,48 +56,31 @@ def test_commits_are_listed(cli, url, log):
         (2, "append", 1, [1]),
         (3, "delete-records", 0, [0]),
     ]
-    lines = cli("dump", url, "--commits").stdout.splitlines()
+    lines = cli("describe", url, "history").stdout.splitlines()
     assert lines[1].startswith("version 1  ")
     assert "appended records 2  partitions 0" in lines[1]
 
 
 def test_objects_are_listed(cli, url, log, folder):
     """Live ones with their partitions, and what is in no manifest, or missing."""
-    live = rows(cli, url, "--objects")
+    live = rows(cli, url, "objects")
     assert [(r["state"], r["live_rows"], r["partitions"]) for r in live] == [
         ("live", 2, [0]),
         ("live", 1, [1]),
     ]
     (folder / "data" / f"{0:020d}-{'f' * 32}.parquet").write_bytes(b"orphan")
     (folder / live[1]["path"]).unlink()
-    assert sorted(r["state"] for r in rows(cli, url, "--objects")) == [
+    assert sorted(r["state"] for r in rows(cli, url, "objects")) == [
         *("in no manifest", "live", "missing"),
     ]
-    assert "in no manifest  data/" in cli("dump", url, "--objects").stdout
+    assert "in no manifest  data/" in cli("describe", url, "objects").stdout
 
 
-def test_snapshots_are_listed(cli, url, log, monkeypatch):
-    """None at first; later their versions and sizes."""
-    assert rows(cli, url, "--snapshots") == []
-    monkeypatch.setattr(commit_module, "SNAPSHOT_EDIT_BYTES_MIN", 100)
-    for i in range(9):
-        log.append([{"key": f"k{i}", "value": "v"}])
-    found = rows(cli, url, "--snapshots")
-    assert found[-1]["version"] == log.handle.tip.head.snapshot.version
-    assert found[-1]["segments"] == 2
-    assert f"version {found[-1]['version']}  " in cli("dump", url, "--snapshots").stdout
-
-
-def test_no_dump_shows_data(cli, url, log):
+def test_nothing_on_disk_shows_data(cli, url, log):
     """Keys and values are left out."""
-    for what in ([], ["--version", 1], ["--commits"], ["--objects"], ["--snapshots"]):
+    for what in (["commit"], ["commit", "--at", 1], ["history"], ["objects"], ["markers"]):
         for form in ([], ["--json"]):
-            assert "secret" not in cli("dump", url, *what, *form).stdout
-
-
-def test_one_thing_is_dumped_at_a_time(cli, url, log):
-    """Two lists in one output could not be told apart."""
-    assert "give one of" in cli("dump", url, "--commits", "--objects", code=2).stderr
+            assert "secret" not in cli("describe", url, *what, *form).stdout
 
 
 def test_a_sound_log_verifies(cli, url, log):
@@ -128,7 +112,7 @@ def test_a_broken_history_is_repaired_into_a_copy(cli, url, folder, tmp_path):
 
 def test_a_damaged_log_does_not_verify(cli, url, folder):
     """Exit code 1, a line for each finding; the same as JSON."""
-    objects = [r["path"] for r in rows(cli, url, "--objects")]
+    objects = [r["path"] for r in rows(cli, url, "objects")]
     (folder / objects[0]).unlink()
     (folder / objects[1]).write_bytes(b"")
     result = cli("verify", url, code=1)
@@ -146,7 +130,7 @@ def test_transactions_are_listed(cli, url, log):
     log.abort_transaction("job")
     append_undecided(log, [{"key": "k", "value": "v"}], partition=1, number=1)
     log.append([{"key": "k", "value": "later"}], partition=1)
-    (undecided, marker) = rows(cli, url, "--transactions")
+    (undecided, marker) = rows(cli, url, "markers")
     (path,) = undecided.pop("objects")
     assert {k: v for k, v in undecided.items() if k != "time_ms"} == {
         "state": "open",
@@ -168,8 +152,8 @@ def test_transactions_are_listed(cli, url, log):
         "offset": 2,
         "horizon_ms": None,
     }
-    assert path in {row["path"] for row in rows(cli, url, "--objects") if row["state"] == "live"}
-    text = cli("dump", url, "--transactions").stdout
+    assert path in {row["path"] for row in rows(cli, url, "objects") if row["state"] == "live"}
+    text = cli("describe", url, "markers").stdout
     assert text.startswith("open  job  epoch 0  number 1  partition 1  offset 3  stable offset 3")
 
 

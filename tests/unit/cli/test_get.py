@@ -1,4 +1,4 @@
-"""`clog get` and `clog consume --key`: records by their keys."""
+"""`clog consume --key`, of the log and of its table: records by their keys."""
 
 import base64
 import json
@@ -24,20 +24,22 @@ def log(url):
 def test_it_prints_the_latest_value(cli, url, log):
     """In the order of the requested keys, whichever partition they are in."""
     binary = base64.b64encode(b"\xff").decode()
-    assert cli.lines("get", url, "alice") == [b"alice\t3"]
-    assert cli.lines("get", url, "alice", "--values") == [b"3"]
-    assert cli.lines("get", url, binary, "YWxpY2U=", "--base64") == [b"\xff\t\xfe", b"alice\t3"]
-    assert cli.lines("get", url, "alice", "alice") == [b"alice\t3"]
+    assert cli.lines("consume", url, "--table", "--key", "alice") == [b"alice\t3"]
+    assert cli.lines("consume", url, "--table", "--print", "value", "--key", "alice") == [b"3"]
+    assert cli.lines(
+        "consume", url, "--table", "--base64", "--key", binary, "--key", "YWxpY2U="
+    ) == [b"\xff\t\xfe", b"alice\t3"]
+    assert cli.lines("consume", url, "--table", "--key", "alice", "--key", "alice") == [b"alice\t3"]
 
 
 def test_it_prints_what_a_version_had(cli, url, log):
     """Time travel for a key."""
-    assert cli.lines("get", url, "bob", "--at", 1) == [b"bob\t2"]
+    assert cli.lines("consume", url, "--table", "--at", 1, "--key", "bob") == [b"bob\t2"]
 
 
 def test_its_json_is_that_of_consume(cli, url, log):
     """A line for each record, with offset and partition."""
-    (line,) = cli.lines("get", url, "alice", "--json")
+    (line,) = cli.lines("consume", url, "--table", "--json", "--key", "alice")
     (same,) = cli.lines("consume", url, "--table", "--key", "alice", "--json")
     assert line == same
     assert json.loads(line)["value"] == "3"
@@ -46,19 +48,19 @@ def test_its_json_is_that_of_consume(cli, url, log):
 @pytest.mark.parametrize(
     ("keys", "missing"),
     [
-        (["bob"], "for the key 'bob'"),
-        (["alice", "x"], "for the key 'x'"),
-        (["z", "alice", "y", "z"], "for 2 keys: 'z', 'y'"),
-        (list("opqrstu"), "for 7 keys: 'o', 'p', 'q', 'r', 's' and 2 more"),
-        (["--base64", "YWxpY2U=", "eA=="], "for the key 'eA=='"),
-        (["--at", "0", "alice"], "at version 0 for the key 'alice'"),
+        ("--key bob", "for the key 'bob'"),
+        ("--key alice -k x", "for the key 'x'"),
+        ("-k z -k alice -k y -k z", "for 2 keys: 'z', 'y'"),
+        ("-k o -k p -k q -k r -k s -k t", "for 6 keys: 'o', 'p', 'q', 'r', 's' and 1 more"),
+        ("--base64 -k YWxpY2U= -k eA==", "for the key 'eA=='"),
+        ("--at 0 -k alice", "at version 0 for the key 'alice'"),
     ],
 )
 def test_a_key_without_a_value_is_named(cli, url, log, keys, missing):
     """As it was given, with exit code 1; what exists is printed all the same."""
-    result = cli("get", url, *keys, code=1)
+    result = cli("consume", url, "--table", *keys.split(), code=1)
     assert missing in result.stderr
-    is_there = {"alice", "YWxpY2U="} & {*keys} and "--at" not in keys
+    is_there = {"alice", "YWxpY2U="} & {*keys.split()} and "--at" not in keys
     assert result.stdout == ("alice\t3\n" if is_there else "")
 
 
@@ -66,12 +68,12 @@ def test_the_value_with_the_latest_timestamp_counts(cli, url, log):
     """If writers put a key into several partitions, as `Table.get` does."""
     log.append([{"key": "k", "value": "new", "timestamp": T0 + 5}], partition=0)
     log.append([{"key": "k", "value": "old", "timestamp": T0 + 4}], partition=1)
-    assert cli.lines("get", url, "k") == [b"k\tnew"]
+    assert cli.lines("consume", url, "--table", "--key", "k") == [b"k\tnew"]
 
 
 def test_what_is_no_base64_is_refused(cli, url, log):
     """Exit code 2, and the key is not repeated."""
-    assert "no!" not in cli("get", url, "no!", "--base64", code=2).stderr
+    assert "no!" not in cli("consume", url, "--table", "--base64", "--key", "no!", code=2).stderr
     cli("consume", url, "--key", "no!", "--base64", code=2)
 
 
@@ -109,12 +111,12 @@ def test_many_small_objects_are_worth_a_note(cli, log, url):
     helps.
     """
     log.append([{"key": "alice", "value": "1"}])
-    assert cli("get", url, "alice").stderr == ""
+    assert cli("consume", url, "--table", "--key", "alice").stderr == ""
     for _ in range(_UNINDEXED_MAX):
         log.append([{"key": "bob", "value": "1"}])
-    told = cli("get", url, "alice")
+    told = cli("consume", url, "--table", "--key", "alice")
     assert told.stdout == "alice\t1\n"
     assert "103 objects" in told.stderr
     assert f"clog clean {log.url} --roll" in told.stderr
     cli("clean", url, "--roll", "--force")
-    assert cli("get", url, "alice").stderr == ""
+    assert cli("consume", url, "--table", "--key", "alice").stderr == ""

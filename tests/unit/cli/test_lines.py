@@ -107,10 +107,15 @@ def test_a_null_marker_says_null_on_both_sides():
 
 
 def test_text_has_more_columns_when_asked():
-    """Partition, offset, timestamp; then headers; then key and value."""
+    """In any order; a null value at the end of a line is left out with its TAB."""
     headers = [{"key": "a", "value": b"1"}, {"key": "b", "value": None}]
-    (line,) = format_text(batch([row(headers=headers)]), with_offsets=True, with_headers=True)
+    fields = ("partition", "offset", "timestamp", "headers", "key", "value")
+    (line,) = format_text(batch([row(headers=headers)]), fields)
     assert line == b"0\t7\t1970-01-01T00:00:01.500001Z\ta=1,b=\tk\tv\n"
+    rows = [row(), row(value=None)]
+    assert [*format_text(batch(rows), ("value", "offset"))] == [b"v\t7\n", b"\t7\n"]
+    assert [*format_text(batch(rows), ("offset", "value"))] == [b"7\tv\n", b"7\n"]
+    assert [*format_text(batch(rows), ("value",))] == [b"v\n", b"\n"]
 
 
 @pytest.mark.parametrize(

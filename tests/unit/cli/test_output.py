@@ -27,9 +27,9 @@ import sys
 from clog.cli.app import app
 url, damaged = sys.argv[1:]
 for arguments in (
-    ["consume", url, "--headers"], ["consume", url, "--json"],
-    ["dump", url], ["dump", url, "--json"], ["dump", url, "--commits"], ["dump", url, "--objects"],
-    ["describe", url], ["describe", url, "--json"], ["segments", url],
+    ["consume", url, "--print", "headers,key,value"], ["consume", url, "--json"],
+    ["describe", url], ["describe", url, "--json"], ["describe", url, "commit", "--json"],
+    *(["describe", url, what] for what in ("commit", "history", "objects", "segments")),
     ["verify", url, "--quick"], ["verify", url, "--json", "--quick"], ["consume", damaged],
 ):
     try:
@@ -137,15 +137,3 @@ def test_warnings_and_notes_are_json_where_errors_are(capsys):
     assert output.WarningFormatter().format(record) == "passed, which is no proof"
     output.print_note("exported 1 record")
     assert capsys.readouterr().err == "exported 1 record\n"
-
-
-def test_notes_are_log_messages_where_errors_are(caplog, capsys):
-    """As with the cleaner's --log-format json: nothing else is on standard error."""
-    before = output.ERRORS_AS.set("log")
-    try:
-        with caplog.at_level(logging.INFO, "clog.cli"):
-            output.print_note("cleaning 1 log")
-    finally:
-        output.ERRORS_AS.reset(before)
-    assert caplog.messages == ["cleaning 1 log"]
-    assert capsys.readouterr().err == ""

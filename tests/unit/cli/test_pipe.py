@@ -108,11 +108,12 @@ def test_output_that_cannot_be_written_is_told(shell, tmp_path):
         told = "the output cannot be written or read: No space left on device"
         assert (done.returncode, told in done.stderr) == (1, True), done.stderr
         assert len(done.stderr.splitlines()) == 1, done.stderr
-    done = shell("touch file; mkdir folder; clog export a none/a.csv; clog export a file/a.csv")
+    wrong = "clog consume a --to none/a.csv; clog consume a --to file/a.csv"
+    done = shell(f"touch file; mkdir folder; {wrong}")
     assert done.stderr.count("does not exist; create it first") == 2
-    done = shell("clog export a folder --format csv --overwrite; ls -A folder; ls *.part")
+    done = shell("clog consume a --to folder --format csv --overwrite; ls -A folder; ls *.part")
     assert "is not a file" in done.stderr
-    done = shell("clog export a /dev/null --format csv --overwrite; test -c /dev/null")
+    done = shell("clog consume a --to /dev/null --format csv --overwrite; test -c /dev/null")
     assert (done.returncode, "is not a file" in done.stderr) == (0, True)
 
 

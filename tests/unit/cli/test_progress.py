@@ -1,4 +1,4 @@
-"""Bars of `clog clean`, `clog sweep` and other long operations."""
+"""Bars of `clog clean`, `clog clean --sweep` and other long operations."""
 
 import io
 

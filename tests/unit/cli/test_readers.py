@@ -1,4 +1,4 @@
-"""`clog readers`, and `clog consume --reader`: named readers in the shell (S64)."""
+"""`clog describe URL readers`, and `clog consume --reader`: named readers in the shell (S64)."""
 
 import json
 
@@ -64,8 +64,8 @@ def test_a_reader_with_a_position_goes_on_there(cli, url, log, where):
         f"reader r continues where it stopped: --from {where} is only for a new reader"
         in told.stderr
     )
-    assert f"clog readers {url} --forget r" in told.stderr
-    cli("readers", url, "--forget", "r")
+    assert f"clog alter {url} --forget r" in told.stderr
+    cli("alter", url, "--forget", "r")
     assert "continues" not in cli("consume", url, "--reader", "r", "--from", "earliest").stderr
 
 
@@ -75,8 +75,8 @@ def test_a_reader_that_was_overtaken_is_told_the_way_out(cli, url, log):
     log.delete_records({0: 2})
     told = cli("consume", url, "--reader", "behind", "--from", "earliest", code=1).stderr
     assert "reader behind cannot continue where it stopped, at {0: 1, 1: 0}: offset 1 of" in told
-    assert f"clog readers {url} --forget behind, and use --from" in told
-    cli("readers", url, "--forget", "behind")
+    assert f"clog alter {url} --forget behind, and use --from" in told
+    cli("alter", url, "--forget", "behind")
     assert cli.lines("consume", url, "--reader", "behind") == [b"c\t1", b"d\t1"]
 
 
@@ -144,19 +144,19 @@ def test_what_a_reader_cannot_do(cli, url, log):
 
 def test_readers_are_listed_and_forgotten(cli, url, log):
     """Lag, and what is about to overtake each; --json has all of it."""
-    assert "no named readers" in cli("readers", url).stdout
+    assert "no named readers" in cli("describe", url, "readers").stdout
     log.reader("billing").commit({0: 1, 1: 2})
     log.handle.store.put("readers/odd.json", b"nothing")
-    page = cli("readers", url).stdout
+    page = cli("describe", url, "readers").stdout
     assert "billing" in page
     assert "ignored: " in page
-    shown = json.loads(cli("readers", url, "--json").stdout)
+    shown = json.loads(cli("describe", url, "readers", "--json").stdout)
     billing, odd = shown["readers"]
     assert (billing["name"], billing["lag_records"]) == ("billing", 1)
     assert billing["position"] == {"0": 1, "1": 2}
     assert billing["until_tombstone_ms"] is None
     assert odd["damage"]
-    unknown = cli("readers", url, "--forget", "billing", "--forget", "biling", code=1).stderr
+    unknown = cli("alter", url, "--forget", "billing", "--forget", "biling", code=1).stderr
     assert "has no reader 'biling'; no reader was forgotten; the log has: billing, odd" in unknown
-    cli("readers", url, "--forget", "billing", "--forget", "odd")
+    cli("alter", url, "--forget", "billing", "--forget", "odd")
     assert log.readers() == []

@@ -215,7 +215,7 @@ def test_names_are_completed(tmp_path, monkeypatch):
     assert options._settings("segment.m") == ["segment.ms="]
     found = subprocess.run(
         COMMAND,
-        env={**os.environ, "_CLOG_COMPLETE": "bash_complete", "COMP_WORDS": "clog get or"}
+        env={**os.environ, "_CLOG_COMPLETE": "bash_complete", "COMP_WORDS": "clog describe or"}
         | {"COMP_CWORD": "2"},
         capture_output=True,
         text=True,

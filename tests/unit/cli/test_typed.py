@@ -214,11 +214,13 @@ def test_text_lines_are_printed_but_not_read(cli, url, log):
 
 def test_keys_are_given_as_they_are_printed(cli, url, log):
     """For get, and for consume --key."""
-    (line,) = cli.lines("get", url, '{"a":null,"b":""}', "--json")
+    (line,) = cli.lines("consume", url, "--table", "--json", "--key", '{"a":null,"b":""}')
     assert json.loads(line)["value"]["n"] == 2
     (line,) = cli.lines("consume", url, "--key", '{"a":1,"b":"y"}', "--json")
     assert json.loads(line)["value"] is None
-    assert "key.a of type str" in cli("get", url, '{"a":"x"}', code=1).stderr.replace("\n", " ")
+    assert "key.a of type str" in cli(
+        "consume", url, "--table", "--key", '{"a":"x"}', code=1
+    ).stderr.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,8 @@ def test_a_lone_key_needs_no_quotes(cli, tmp_path, kind, key, text):
     (tmp_path / "s.json").write_text(json.dumps({"key": kind, "value": "int64"}))
     cli("create", tmp_path / "log", "--schema", tmp_path / "s.json")
     Log.open(str(tmp_path / "log")).append([{"key": key, "value": 5}])
-    assert cli.lines("get", tmp_path / "log", "--values", "--", text) == [b"5"]
+    found = ("consume", tmp_path / "log", "--table")
+    assert cli.lines(*found, "--print", "value", "--key", text) == [b"5"]
 
 
 @pytest.mark.parametrize("words", [("binary", "string"), ("string", "binary")])
@@ -253,7 +256,9 @@ def test_json_lines_of_bytes_beside_a_type_are_read_back(cli, tmp_path, words):
     cli("produce", tmp_path / "to", "--format", "jsonl", stdin=line + b"\n")
     (batch,) = Log.open(str(tmp_path / "to")).read()
     assert [batch[name][0].as_py() for name in ("key", "value")] == given
-    assert cli.lines("get", tmp_path / "to", json.loads(line)["key"], "--json")
+    assert cli.lines(
+        "consume", tmp_path / "to", "--table", "--json", "--key", json.loads(line)["key"]
+    )
 
 
 def test_alter_evolves_to_a_schema(cli, url, log, schema_file):
@@ -306,8 +311,10 @@ def test_convert_makes_columns_of_avro(cli, tmp_path):
     fastavro.schemaless_writer(out, fastavro.parse_schema(schema), {"n": 5})
     source = Log.create(str(tmp_path / "bytes"), 1)
     source.append([{"key": "1", "value": b"\0\0\0\0\7" + out.getvalue()}])
-    given = ["convert", source.url, tmp_path / "typed", "--schema", tmp_path / "types.json"]
-    done = cli.json(*given, "--avro-schema", f"7={tmp_path / 'v.avsc'}")
+    to_typed = ["copy", source.url, tmp_path / "typed", "--decode", "avro"]
+    given = [*to_typed, "--schema", tmp_path / "types.json"]
+    given += ["--avro-schema", f"7={tmp_path / 'v.avsc'}"]
+    done = cli.json(*given)
     assert done == {
         "url": source.url,
         "target": str(tmp_path / "typed"),
@@ -320,10 +327,10 @@ def test_convert_makes_columns_of_avro(cli, tmp_path):
     (tmp_path / "types.json").write_text('{"key": "int64", "value": {"n": "int64"}}')
     assert "has a schema other than the file's" in cli(*given, code=1).stderr
     source.append([{"key": "2", "value": out.getvalue()}])
-    cli(*given[:3], "--avro-schema", tmp_path / "v.avsc")
+    cli(*to_typed, "--avro-schema", tmp_path / "v.avsc")
     assert log.table().get(2) == {"n": 5}
     two = ["--avro-schema", "v.avsc"] * 2
-    assert "each as ID=FILE" in cli(*given[:3], *two, code=2).stderr
+    assert "each as ID=FILE" in cli(*to_typed, *two, code=2).stderr
 
 
 def test_convert_decodes_keys_and_remembers_by_a_name(cli, tmp_path):
@@ -335,7 +342,8 @@ def test_convert_decodes_keys_and_remembers_by_a_name(cli, tmp_path):
     fastavro.schemaless_writer(out, fastavro.parse_schema("long"), 300)
     source = Log.create(str(tmp_path / "bytes"), 1)
     source.append([{"key": out.getvalue(), "value": '{"n": 5}'}])
-    given = ["convert", source.url, tmp_path / "typed", "--schema", tmp_path / "types.json"]
+    given = ["copy", source.url, tmp_path / "typed", "--decode", "json"]
+    given += ["--schema", tmp_path / "types.json"]
     given += ["--key-avro-schema", tmp_path / "k.avsc"]
     assert [cli.json(*given, "--id", name)["records"] for name in ("a", "a", "b")] == [1, 0, 1]
     log = Log.open(str(tmp_path / "typed"))
@@ -348,7 +356,8 @@ def test_convert_leaves_out_what_does_not_fit(cli, tmp_path):
     (tmp_path / "types.json").write_text('{"key": "string", "value": {"n": "int32"}}')
     source = Log.create(str(tmp_path / "bytes"), 1)
     source.append([{"key": "a", "value": '{"n": "x"}'}, {"key": "b", "value": '{"n": 1}'}])
-    given = ["convert", source.url, tmp_path / "typed", "--schema", tmp_path / "types.json"]
+    given = ["copy", source.url, tmp_path / "typed", "--decode", "json"]
+    given += ["--schema", tmp_path / "types.json"]
     cli(*given, code=1)
     done = cli.json(*given, "--dead-letters", tmp_path / "dead")
     assert (done["records"], done["dead_letters"]) == (1, 1)

@@ -618,7 +618,7 @@ def test_a_mask_that_matches_nothing_is_refused(cli, tmp_path):
     schema = {"key": pa.string(), "value": pa.struct([("mail", pa.string()), ("n", pa.int32())])}
     typed = Log.create(str(tmp_path / "typed"), partitions=1, schema=schema)
     for mask in ("value.Mail", "value.n.mail", "key.mail.x.", "value.user.mail", "headers.a.b"):
-        error = cli("ui", typed.url, "--port", 0, "--mask", mask, code=2).stderr
+        error = cli("ui", typed.url, "--listen", 0, "--mask", mask, code=2).stderr
         assert f"--mask {mask}" in error.replace("'", "").replace("\n", " ")
     other = Log.create(str(tmp_path / "other"), partitions=1)
     urls = [typed.url, other.url]
@@ -739,7 +739,7 @@ def test_the_command_says_who_may_look(cli, monkeypatch):
     server = SimpleNamespace(run=lambda sockets: None)
     monkeypatch.setattr("clog.cleaner.daemon.metrics.quiet_server", lambda _: server)
     monkeypatch.setenv("PAGE_TOKEN", "s3cret")
-    cli("ui", "memory://x", "--port", "0")
+    cli("ui", "memory://x", "--listen", "0")
     behind = ["--listen", "127.0.0.1:0", "--proxy-header", "X-User", "--host", "logs.example"]
     cli("ui", "memory://x", *behind)
     cli("ui", "memory://x", "--listen", "127.0.0.1:0", "--token-variable", "PAGE_TOKEN")

@@ -105,7 +105,7 @@ def test_a_repair_keeps_the_offsets(make_log, open_log, store):
 
 
 def test_a_copy_has_the_records_in_their_order(log, tmp_path, cli):
-    """`clog copy` makes an ordinary log, without gaps; `clog export --table` writes the table."""
+    """`clog copy` makes an ordinary log, without gaps; `clog consume --table` has the table."""
     cli("copy", log.url, target := str(tmp_path / "copy"))
     made = Log.open(target)
     assert made.table().to_arrow().num_rows == 2

@@ -642,7 +642,7 @@ def check_clock(handle: Handle, *, now_ms: int, dry_run: bool = False) -> int:
     """
     behind_ms = handle.tip.record.time_ms - now_ms
     if behind_ms > SKEW_MS_MAX:
-        hint = "or, if it is right and a writer's clock was ahead, run: clog reset-times URL"
+        hint = "or, if it is right and a writer's was ahead, run: clog alter URL --reset-times"
         raise ClockSkewError(_refusal(handle, now_ms, "the newest commit", behind_ms, hint))
     if dry_run:
         return 0

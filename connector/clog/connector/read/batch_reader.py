@@ -234,7 +234,7 @@ class BatchRead:
 
 def of_the_logs_keys(handle: "Handle", options: ReadOptions) -> ReadOptions:
     """Returns the options with keys as the log compares them: each text in ``keys`` is parsed as
-    the log's key type, as in ``clog get``.
+    the log's key type, as in ``clog consume --key``.
     """
     types = types_of(handle)
     if types is None or options.keys is None:

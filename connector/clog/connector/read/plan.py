@@ -425,8 +425,8 @@ class Losses:
         self._lost(
             f"ending offset {end} of partition {partition} of {self.url} is beyond the decided"
             f" records: records from offset {decided} on wait for the end of a transaction",
-            f'read again once it has ended ("clog transactions {self.url}" lists it), give -1 or at'
-            f" most {decided}, or set isolation=read_uncommitted",
+            f'read again once it has ended ("clog describe {self.url} transactions" lists it),'
+            f" give -1 or at most {decided}, or set isolation=read_uncommitted",
             f"; reading up to {decided}",
             partial(OffsetOutOfRangeError, partition=partition, offset=end, start=low, end=decided),
         )

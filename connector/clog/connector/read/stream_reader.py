@@ -491,7 +491,7 @@ def decided(
             f" read_uncommitted: it ends at offset {ranges[p][1]} of partition {p} of {url}, whose"
             f" records are decided up to {head.stable_offset(p)}; start the query again with"
             " read_uncommitted, or once the transactions there have ended:"
-            f' "clog transactions {url}" lists them'
+            f' "clog describe {url} transactions" lists them'
         )
     return handle.manifest()
 

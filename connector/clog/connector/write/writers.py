@@ -250,7 +250,7 @@ class ClogWriter(DataSourceArrowWriter):
         if overwrite:
             raise InvalidInputError(
                 f"mode overwrite is refused: log {options.location.name!r} keeps its records for"
-                ' its readers; use .mode("append"), after "clog delete-records" if the old'
+                ' its readers; use .mode("append"), after "clog alter --delete-records" if the old'
                 " records should be removed"
             )
         if options.writer_id is not None:

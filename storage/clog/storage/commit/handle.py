@@ -353,7 +353,7 @@ def _warn_unless_proven(store: Store) -> None:
         _LOGGER.warning(
             "%s: a short test of this server's conditional writes passed, which is no proof; if"
             " it checks and writes in two steps, concurrent writers can break the log; test it"
-            ' longer with "clog verify-store"',
+            ' longer with "clog verify URL --store"',
             store.url,
         )
 

@@ -617,8 +617,8 @@ def pending_reason(
         return one.reason
     if one.kills and (name := undecided_below(manifest.head, one.bounds)):
         return (
-            f"transaction {name!r} is still open and may contain such records: clog transactions"
-            " shows it and how to end it"
+            f"transaction {name!r} is still open and may contain such records: clog describe"
+            " URL transactions shows it, clog alter URL --abort ends it"
         )
     if one.killed == NONE:
         return "the cleaner's next round marks its records dead"

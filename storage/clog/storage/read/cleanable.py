@@ -109,5 +109,5 @@ def retention_held(
     return (
         f"the segment of offsets [{segment.base}, {segment.next}) has a record with the timestamp"
         f" {moment(segment.max_timestamp_ms)}, so retention.ms does not remove it before"
-        f" {moment(until_ms)}{also}; clog delete-records removes them at once"
+        f" {moment(until_ms)}{also}; clog alter --delete-records removes them at once"
     )

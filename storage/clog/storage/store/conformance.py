@@ -1,7 +1,7 @@
 """The axioms of a store (`clog.storage.store.contract`) as checks that need no test runner.
 
 Each takes an empty store and raises AssertionError if an axiom does not hold. The tests run them
-under pytest, `clog verify-store` on any store::
+under pytest, `clog verify URL --store` on any store::
 
     for check in CHECKS:
         check.run(open_store(f"{url}/{check.name}"), Effort())

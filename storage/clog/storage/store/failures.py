@@ -112,7 +112,7 @@ def failed(
     if failure == "full" and certain:
         return StoreFullError(
             f"{what} failed: {reason}; nothing was written; {_room(options)}, then"
-            ' "clog clean" and "clog sweep" delete what is no longer needed'
+            ' "clog clean" and "clog clean --sweep" delete what is no longer needed'
         )
     remedy = _REMEDIES.get(failure)
     if remedy is None:

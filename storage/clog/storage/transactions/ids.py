@@ -264,7 +264,7 @@ def _check_room(head: Head, *, url: str, ending: int = 0) -> None:
         raise CommitConflictError(
             f"{unended} transactions of {url} have not ended, the maximum; nothing was committed;"
             " commit again once some have ended, or end abandoned ones:"
-            f' "clog transactions {url}" lists them'
+            f' "clog describe {url} transactions" lists them'
         )
 
 
@@ -358,8 +358,9 @@ def prepared_home(
             raise CommitConflictError(
                 f"transaction {left[0].name.number} of id {ours.id!r} of {url} is"
                 f" {left[0].state}, but not all of its logs know that; nothing was committed;"
-                f' commit again once they can be reached: "clog transactions {url}" shows which'
-                " cannot, and can end it without a log that no longer exists (--abort ID --force)"
+                f' commit again once they can be reached: "clog describe {url} transactions" shows'
+                f' which cannot, and "clog alter {url} --abort ID --force" ends it without a log'
+                " that no longer exists"
             )
         _check_room(head, url=url, ending=len(mine))
         return Edit(

@@ -145,7 +145,7 @@ def abort_all(handle: Handle, transaction_id: str, *, force: bool) -> list[Trans
     if not found:
         raise NotFoundError(
             f'{handle.store.url} has no open transaction with id {transaction_id!r}; "clog'
-            f' transactions {handle.store.url}" lists the open ones'
+            f' describe {handle.store.url} transactions" lists the open ones'
         )
     for left in _waiting(handle, found, abort=True, force=force):
         raise InvalidInputError(

@@ -480,7 +480,7 @@ def test_a_wrong_clock_changes_nothing(make_log, put, store, clock, by_ms):
 
 
 def test_a_wrong_clock_deletes_nothing_released(make_log, put, clean, store, clock):
-    """S27: `clog sweep` calls this without a cleaner that has compared the clocks."""
+    """S27: `clog clean --sweep` calls this without a cleaner that has compared the clocks."""
     log = make_log(file_delete_delay_ms=HOUR_MS)
     put(log, "a=1 a=2 a=3 b=1")
     clean(log)

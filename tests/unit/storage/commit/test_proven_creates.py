@@ -43,7 +43,7 @@ def test_each_opening_warns_where_nothing_is_proven(make_log, open_log, store, c
         open_log(Unproven(store))
         assert len(caplog.messages) == times
     assert caplog.messages[0].startswith(f"{store.url}: a short test of this server's")
-    assert '"clog verify-store"' in caplog.messages[0]
+    assert '"clog verify URL --store"' in caplog.messages[0]
 
 
 def test_stores(tmp_path):

@@ -64,7 +64,7 @@ def test_a_participant_that_is_gone_is_given_up_by_force(logs, monkeypatch, stan
         again.abort_transaction("job")
     t = again.transaction("job")
     t.append([{"key": "k", "value": "w"}], log=right)
-    with pytest.raises(CommitConflictError, match=r'"clog transactions .*home" shows which cannot'):
+    with pytest.raises(CommitConflictError, match=r'"clog describe .*home transactions" shows'):
         t.commit()
     (ended,) = Log.open(home.url).abort_transaction("job", force=True)
     assert ended.state == "committed"

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from clog.connector import upsert
-from clog.storage.errors import InvalidInputError, OptionError
+from clog.storage.errors import InvalidInputError, NotFoundError, OptionError
 from clog.storage.log import Log
 
 BY_HEADER = {"compaction.strategy": "header", "compaction.strategy.header": "lsn"}
@@ -34,7 +34,7 @@ def count_words(spark, words, checkpoint, each_batch, **options):
     source = (
         spark.readStream.format("clog").option("startingOffsets", "earliest").options(**options)
     )
-    counted = source.load(words.url).groupBy("value").count()
+    counted = source.load(words.url).selectExpr("string(value) AS word").groupBy("word").count()
     query = (
         counted.writeStream.outputMode("update")
         .foreachBatch(each_batch)
@@ -47,8 +47,7 @@ def count_words(spark, words, checkpoint, each_batch, **options):
 
 def table(spark, url):
     frame = spark.read.format("clog").option("view", "table").load(url)
-    rows = frame.selectExpr("cast(key as string)", "cast(value as string)").collect()
-    return {row[0]: row[1] for row in rows}
+    return {row[0]: row[1] for row in frame.collect()}
 
 
 @pytest.mark.core
@@ -59,56 +58,77 @@ def test_a_streaming_count_is_a_ktables_changelog(spark, words, counts, tmp_path
     checkpoint = tmp_path / "checkpoint"
 
     def each_batch(df, batch_id):
-        upsert(df, counts, "value", batch_id=batch_id, options={"partitions": 1})
+        upsert(df, counts, "word", batch_id=batch_id, options={"partitions": 1})
 
     say(words, "to", "be", "or", "not", "to", "be")
     count_words(spark, words, checkpoint, each_batch)
-    assert table(spark, counts) == {"to": "2", "be": "2", "or": "1", "not": "1"}
+    assert table(spark, counts) == {"to": 2, "be": 2, "or": 1, "not": 1}
     for name in ("0", ".0.crc"):
         (checkpoint / "commits" / name).unlink()
     say(words, "or", "to")
     count_words(spark, words, checkpoint, each_batch)
-    assert table(spark, counts) == {"to": "3", "be": "2", "or": "2", "not": "1"}
+    assert table(spark, counts) == {"to": 3, "be": 2, "or": 2, "not": 1}
     assert Log.open(counts).end_offsets() == {0: 4 + 2}
 
 
-def test_rows_become_records(spark, counts):
-    """Columns by their number: one is used as it is, several are JSON; what is deleted is a
-    tombstone.
+def test_rows_become_columns(spark, counts):
+    """The first batch creates a typed log with the key columns of the upsert; what is deleted is a
+    tombstone; case does not matter, and a batch that runs again is there once.
     """
-    df = spark.sql("SELECT 'eu' AS region, 7 AS id, 'a' AS name, 1.5 AS price, false AS gone")
-    df = df.unionAll(spark.sql("SELECT 'us', 8, cast(null AS string), 2.0, true"))
-    given = {"batch_id": 0, "query_id": "q", "values": ["name", "price"], "deleted": "gone"}
-    upsert(df, counts, ["region", "id"], options={"partitions": 1}, **given)
-    upsert(df, counts, "id", batch_id=0, query_id="q", name="names", values=["name"])
-    upsert(df, counts, "id", batch_id=0, query_id="q", name="names", values=["name"])  # again
-    nested = df.selectExpr("id", "struct(name, price) AS v").where("id = 8")
-    upsert(nested, counts, "id", batch_id=0, query_id="q", name="nested")
-    found = [(r["key"], r["value"]) for b in Log.open(counts).read() for r in b.to_pylist()]
-    assert found == [
-        (b'{"region":"eu","id":7}', b'{"name":"a","price":1.5}'),
-        (b'{"region":"us","id":8}', None),
-        (b"7", b"a"),
-        (b"8", None),
-        (b"8", b'{"name":null,"price":2.0}'),
-    ]
+    df = spark.sql("SELECT 'eu' AS region, 7 AS id, 'a' AS name, 1.5D AS price, false AS gone")
+    df = df.unionAll(spark.sql("SELECT 'us', 8, cast(null AS string), 2.0D, false"))
+    given = {"query_id": "q", "values": ["name", "price"], "deleted": "gone"}
+    for _ in range(2):
+        upsert(df, counts, ["region", "id"], batch_id=0, options={"partitions": 1}, **given)
+    gone = df.selectExpr("region AS Region", "id AS ID", "name AS Name", "price", "id = 7 AS gone")
+    upsert(gone, counts, ["REGION", "iD"], batch_id=1, **given)
+    found = spark.read.format("clog").option("view", "table").load(counts)
+    assert found.columns[:4] == ["region", "id", "name", "price"]
+    assert [tuple(row)[:4] for row in found.collect()] == [("us", 8, None, 2.0)]
+    assert Log.open(counts).end_offsets() == {0: 4}
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_log_of_bytes_is_refused(spark, counts, filled):
+    """In words, and nothing is written; earlier releases wrote rows as text there."""
+    log = Log.create(counts, 1)
+    if filled:
+        log.append([{"key": "7", "value": '{"name":"a"}'}])
+    version = log.version
+    df = spark.sql("SELECT 7 AS id, 'a' AS name")
+    with pytest.raises(InvalidInputError, match=r"is a log of bytes, but .* nothing was upserted"):
+        upsert(df, counts, "id", batch_id=0, query_id="q")
+    with pytest.raises(OptionError, match="encoding"):
+        upsert(df, counts, "id", batch_id=0, query_id="q", options={"encoding": 2})
+    assert log.handle.refresh().version == version
+
+
+@pytest.mark.parametrize("sql", ["map('a', 1)", "array(1)", "1.5D", "interval '1' day"])
+def test_what_cannot_be_a_key_is_refused(spark, counts, sql):
+    """Equal values must have equal bytes; no log is created."""
+    with pytest.raises(InvalidInputError):
+        upsert(spark.sql(f"SELECT {sql} AS k, 1 AS v"), counts, "k", batch_id=0, query_id="q")
+    with pytest.raises(NotFoundError):
+        Log.open(counts)
 
 
 def test_an_upsert_into_a_log_that_compares_other_than_offsets(spark, counts):
     """S56: rows have no headers, so it is refused if one is compared; timestamps are those of the
     write, so a later batch wins, but not over the future.
     """
-    log = Log.create(counts, 1, {"compaction.strategy": "timestamp"})
+    schema = pa.schema([("id", pa.int32()), ("v", pa.string())])
+    log = Log.create(counts, 1, {"compaction.strategy": "timestamp"}, schema=schema, key="id")
     given = {"keys": "id", "query_id": "q"}
     first = spark.sql("SELECT * FROM VALUES (1, 'a'), (2, 'b'), (3, 'c') AS t(id, v)")
     upsert(first, counts, batch_id=0, **given)
-    ahead = {"key": "3", "value": "ahead", "timestamp": log.handle.clock.now_ms() + 3_000_000}
-    log.append([ahead, {"key": "1", "value": "old", "timestamp": 5}])
+    ahead_ms = log.handle.clock.now_ms() + 3_000_000
+    ahead = {"key": 3, "value": {"v": "ahead"}, "timestamp": ahead_ms}
+    log.append([ahead, {"key": 1, "value": {"v": "old"}, "timestamp": 5}])
     later = spark.sql("SELECT * FROM VALUES (1, 'x', false), (2, '', true), (3, 'x', false)")
     later = later.toDF("id", "v", "gone")
     upsert(later, counts, batch_id=1, values=["v"], deleted="gone", **given)
-    assert table(spark, counts) == {"1": "x", "3": "ahead"}
-    by_header = Log.create(f"{counts}-by-header", 1, BY_HEADER)
+    assert table(spark, counts) == {1: "x", 3: "ahead"}
+    by_header = Log.create(f"{counts}-by-header", 1, BY_HEADER, schema=schema, key="id")
     with pytest.raises(InvalidInputError, match=r"the header 'lsn' .* no headers; nothing was app"):
         upsert(first, by_header.url, batch_id=0, **given)
     assert by_header.handle.refresh().version == 0
@@ -150,10 +170,10 @@ def test_two_upserts_under_one_name_are_refused(spark, words, counts, tmp_path):
     said = []
 
     def each_batch(df, batch_id):
-        upsert(df, counts, "value", batch_id=batch_id)
+        upsert(df, counts, "word", batch_id=batch_id)
         with pytest.raises(InvalidInputError, match=r"upserted into .* twice"):
-            upsert(df, counts, "value", batch_id=batch_id)
-        upsert(df, counts, "value", batch_id=batch_id, name="other")
+            upsert(df, counts, "word", batch_id=batch_id)
+        upsert(df, counts, "word", batch_id=batch_id, name="other")
         said.append(batch_id)
 
     say(words, "a")
@@ -170,7 +190,7 @@ def test_a_changelog_that_was_recreated(spark, words, counts, tmp_path, caplog):
     def each_batch(df, batch_id):
         if batch_id == recreated_at:
             shutil.rmtree(counts)
-        upsert(df, counts, "value", batch_id=batch_id)
+        upsert(df, counts, "word", batch_id=batch_id)
 
     checkpoint, recreated_at = tmp_path / "checkpoint", 1
     say(words, "to", "be", "or", "not")
@@ -208,13 +228,13 @@ def test_a_changelog_whose_first_batch_has_no_rows(spark, words, counts, tmp_pat
     """It leaves an entry, so that for the next one the log does not look like another."""
 
     def each_batch(df, batch_id):
-        upsert(df.where("value <> 'to'"), counts, "value", batch_id=batch_id)
+        upsert(df.where("word <> 'to'"), counts, "word", batch_id=batch_id)
 
     for word in ("to", "be"):
         say(words, word)
         count_words(spark, words, tmp_path / "checkpoint", each_batch)
     assert caplog.text == ""
-    assert table(spark, counts) == {"be": "1"}
+    assert table(spark, counts) == {"be": 1}
 
 
 def test_mistakes_are_told(spark, counts):

@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from clog.storage.log import Log
     from clog.storage.store.contract import Store
 
-ROW_TEXTS = "__rowTexts"
-"""An option of `upsert` only: ``key`` and ``value`` are rows, which the task turns into texts."""
-READY_JSON = "clog.raw-json"
-"""The only field of a struct that stands for finished JSON, that of a variant."""
-
 _SPARKS_OWN = frozenset(
     ("paths", "checkpointlocation", "queryname", "owner", "provider", "location", "outputmode")
 )
@@ -547,7 +542,6 @@ class WriteOptions:
     fail_on_changed_batch: bool | None = None
     key_columns: tuple[str, ...] | None = None
     log_id: str | None = None
-    row_texts: bool = False
 
 
 def texts_of(options: Mapping[str, object] | None) -> dict[str, str]:
@@ -590,7 +584,6 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(
         location=given.location(),
         config=given.below("config."),
-        row_texts=given.has(ROW_TEXTS),
         **{row.setting: given.value(row.name, of_write=True) for row in rows},
     )
 

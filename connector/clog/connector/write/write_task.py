@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from clog.connector.opened_logs import check_log_id, of_id, opened, types_of
 from clog.connector.options import Location, WriteOptions
@@ -64,7 +64,7 @@ _RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """What tasks need to know about the log without a request; ``row_texts``: rules of texts."""
+    """What tasks need to know about the log without a request."""
 
     location: Location
     log_id: str
@@ -76,7 +76,6 @@ class WritePlan:
     compression: Compression
     object_bytes: int
     new: "NewLog | None" = None
-    row_texts: bool = False
     order_header: str = ""
 
 
@@ -151,8 +150,6 @@ def plan_write(
         if isinstance(there, NewLog):
             config = there.settings
             return _plan(options, there, config, config.partitioner, table=check(_types_of(there)))
-    if options.row_texts:
-        schema = StructType([StructField(name, BinaryType()) for name in ("key", "value")])
     log = opened_or_created(options, check, rows=schema)
     if _may_round(schema, log.handle.tip.head.log.schema):
         log.handle.refresh()  # As long as the newest schema requires it.
@@ -195,7 +192,6 @@ def _plan(
         compression=config.compression,
         object_bytes=config.object_bytes,
         new=log if isinstance(log, NewLog) else None,
-        row_texts=options.row_texts,
         order_header=config.compaction_strategy_header,
     )
 
@@ -220,10 +216,6 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
     )
     rows = task.spark_partition
     named = with_our_names if plan.table is None else plan.table.of_rows
-    if plan.row_texts:
-        from clog.connector.write.row_texts import as_texts
-
-        named = as_texts
     for batch in filter(len, map(named, batches)):
         names = batch.schema.names
         _check_topic(batch, plan.location.name)
@@ -330,19 +322,24 @@ def opened_or_created(
     check: Callable[[LogTypes | None], object] = lambda _: None,
     *,
     rows: StructType | None = None,
+    keys: tuple[str, ...] | None = None,
 ) -> "Log":
     """Returns the log to write to, created on the first write; if several writers create it at the
     same time, the first wins. ``check`` gets the types of a typed log that exists or will be
-    created for ``rows`` by the option ``keyColumns``.
+    created for ``rows`` by the option ``keyColumns``, or else with these ``keys``.
     """
     from clog.storage.administration import NewLog
 
-    there = _opened_or_new(options, check, rows=rows)
+    there = _opened_or_new(options, check, rows=rows, keys=keys)
     return _created(options.location, there) if isinstance(there, NewLog) else there
 
 
 def _opened_or_new(
-    options: WriteOptions, check: Callable[[LogTypes | None], object], *, rows: StructType | None
+    options: WriteOptions,
+    check: Callable[[LogTypes | None], object],
+    *,
+    rows: StructType | None,
+    keys: tuple[str, ...] | None = None,
 ) -> "Log | NewLog":
     """Returns the log to write to, or the one to be created if there is none."""
     from clog.storage.administration import PARTITIONS_DEFAULT, new_log
@@ -358,15 +355,15 @@ def _opened_or_new(
         check_log_id(log.handle, options.log_id)
         _check_types(log, options.key_columns, check)
         return log
-    types = None
-    if options.key_columns is not None:
+    types, keys = None, options.key_columns or keys
+    if keys is not None:
         if rows is None:
             raise OptionError(
                 f'there is no log at {location.store().url}, and option "keyColumns" creates one'
                 " from the columns of a DataFrame; write a DataFrame to it first, without a"
                 " transaction"
             )
-        types = new_types(rows, options.key_columns)
+        types = new_types(rows, keys)
     check(types)
     config = dict(options.config)
     if types is not None:

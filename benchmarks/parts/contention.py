@@ -4,7 +4,6 @@ everybody get a share?
     python benchmarks/parts/contention.py                  # 1, 8, 32 and 80 processes
     python benchmarks/parts/contention.py --processes 32 --seconds 20
     python benchmarks/parts/contention.py --threads 32     # threads of one process, on one Log
-    python benchmarks/parts/contention.py --racing         # a log without the feature `proposals`
 
 Each process appends one record at a time, each append a commit, to a log in a local folder. Printed
 are commits in a second, the appends of the slowest, the median and the fastest, and how long an
@@ -43,8 +42,7 @@ def main() -> int:
 def _measured(count: int, args: argparse.Namespace, run) -> list[str]:
     folder = Path(tempfile.mkdtemp(prefix="clog-contention-", dir=args.work))
     try:
-        features = [] if args.racing else ["proposals"]
-        log = Log.create(str(folder / "log"), partitions=1, features=features)
+        log = Log.create(str(folder / "log"), partitions=1)
         took = run(str(folder / "log"), count, args.seconds)
         version = log.version
     finally:
@@ -113,7 +111,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 8, 32, 80])
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 32])
     parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--racing", action="store_true")
     parser.add_argument("--work", help="a folder for the log")
     return parser.parse_args()
 

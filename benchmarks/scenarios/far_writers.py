@@ -5,10 +5,10 @@ PyIceberg.
 A process appends ten rows of 100 bytes, waits for a second on average, and appends again. Counted
 are the appends that begin within the time, after ten seconds of warming up; *failed* are those that
 raised, or had not ended a minute later. The libraries retry as often as by default (delta-rs 15
-times, PyIceberg 4 times), or, as *on and on*, a thousand times. *Racing* is clog without the
-feature `proposals`. PyIceberg's catalog is SQLite on the local disk, without a delay. All processes
-share the machine: where its processors were busy (the note says how busy), they were the limit, not
-the protocol.
+times, PyIceberg 4 times), or, as *on and on*, a thousand times. *Racing* is clog of an earlier
+release, whose writers did not combine. PyIceberg's catalog is SQLite on the local disk, without a
+delay. All processes share the machine: where its processors were busy (the note says how busy),
+they were the limit, not the protocol.
 """
 
 import multiprocessing
@@ -38,7 +38,6 @@ WRITERS = (1, 8, 64)
 WARM_S, GRACE_S = 10, 60
 ROWS, PAUSE_S = 10, 1.0
 ON_AND_ON = 1000
-RACING_MAX = 8
 Append = Callable[[pa.Table], object]
 
 
@@ -48,8 +47,6 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
     with far_s3(folder, size["each_way_ms"], keep_alive=True) as (address, requests):
         for n in counts:
             for i, (who, (make, opener, more)) in enumerate(CANDIDATES.items()):
-                if who.endswith("racing") and n > RACING_MAX:
-                    continue
                 place = Place(address, str(folder / "catalog.db"), f"t{n}-{i}", more)
                 make(place)
                 found = crowd(opener, place, n, size["seconds"], requests)
@@ -198,10 +195,6 @@ def s3fs_options(place: Place) -> dict[str, object]:
 
 
 def make_clog(place: Place) -> None:
-    Log.create(place.url, 1, None, s3fs_options(place), features=["proposals"])
-
-
-def make_racing(place: Place) -> None:
     Log.create(place.url, 1, None, s3fs_options(place))
 
 
@@ -275,7 +268,6 @@ def open_iceberg(place: Place) -> Append:
 
 CANDIDATES: dict[str, tuple[Callable[[Place], None], Callable[[Place], Append], int | None]] = {
     "clog": (make_clog, open_clog, None),
-    "clog, racing": (make_racing, open_clog, None),
     "delta-rs": (make_delta, open_delta, None),
     "delta-rs, on and on": (make_delta, open_delta, ON_AND_ON),
     "PyIceberg": (make_iceberg, open_iceberg, None),

@@ -35,7 +35,7 @@ RECORD_BYTES, APPENDS = 100, 8
 
 def run(size: dict[str, int], folder: Path, result: Result) -> None:
     bare, masked = _Filled(folder / "bare", size), _Filled(folder / "masked", size)
-    masked.log.upgrade(["superseded-rows"])
+    masked.log.alter({"table.masks": "true"})
     Cleaner(masked.log).run_once()
     assert masked.log.table().to_arrow().num_rows == size["keys"]
     masked.log.publish("delta")

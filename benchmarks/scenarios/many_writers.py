@@ -3,9 +3,9 @@
 A writer appends ten rows of 100 bytes, waits for a second on average (a Poisson process), and
 appends again. A request takes 80 to 130 ms, one in a hundred three to six times as long; the time
 that code takes is not counted. Counted is what begins after the first ten seconds. *Longest*, in
-medians, is the longest append divided by the median. The log has the feature `proposals`, except
-where writers are *racing*. *Beside others* means beside a cleaner that works all the time and one
-more writer, each of whose requests takes a second.
+medians, is the longest append divided by the median. *Racing* are writers that may not propose.
+*Beside others* means beside a cleaner that works all the time and one more writer, each of whose
+requests takes a second.
 """
 
 from pathlib import Path

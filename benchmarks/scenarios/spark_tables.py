@@ -129,7 +129,7 @@ class _Tables:
         from clog.storage import Log
 
         log = Log.open(self.url("clog"))
-        log.upgrade(["superseded-rows"])
+        log.alter({"table.masks": "true"})
         Cleaner(log).run_once()
 
     def clean(self) -> None:

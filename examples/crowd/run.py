@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def run(url: str, folder: Path, count: int, appends: int) -> int:
-    Log.create(url, partitions=4, features=["proposals"])
+    Log.create(url, partitions=4)
     PROCESSES.set_forkserver_preload(["clog.storage", "pyarrow.parquet"])
     lives = Counter[int]()
 

@@ -385,7 +385,6 @@ class Propose(Flow):
     clock: Sleeper
 
     def prepare(self) -> None:
-        self.log.upgrade(["proposals"])
         self.clock, self.asked = Sleeper(START_MS), Asked(self.root)
         self.posted()
         self.log = Log.open(self.asked, clock=self.clock, ids=SeededIds(next(_SEEDS)))

@@ -42,7 +42,7 @@ Place = tuple[int, int]
 
 def create(world: World) -> None:
     url, options = world.url_of(CROWD), world.storage_options
-    Log.create(url, PARTITIONS, CONFIG, options, features=["proposals"])
+    Log.create(url, PARTITIONS, CONFIG, options)
 
 
 def opened(world: World) -> Log:

@@ -54,7 +54,6 @@ class Place:
 
     Attributes:
         partitions: by key: where its hash puts it.
-        features: of each log that is created.
         bug: what is planted in every client (`planted`); none if empty.
     """
 
@@ -62,7 +61,6 @@ class Place:
     options: dict[str, Any]
     work: Path
     partitions: dict[str, int] = field(default_factory=dict)
-    features: tuple[str, ...] = ()
     operations: int = 12
     pause_s: float = 0.02
     bug: str = ""
@@ -254,7 +252,6 @@ class Recreator(Client):
                 self.place.store(seed=self._drawn()),
                 PARTITIONS,
                 CONFIG,
-                features=self.place.features,
             )
             self.recorder.answer(number, OK, log=self.log.id)
         except AlreadyExistsError:

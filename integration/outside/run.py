@@ -123,7 +123,7 @@ def make(kind: str, place: Place, drawn: random.Random) -> Made:
     if kind == "transactions":
         for name in (HOME, *OTHERS):
             url = f"{place.url}/{name}"
-            Log.create(url, 1, {"cleanup.policy": ""}, place.options, features=place.features)
+            Log.create(url, 1, {"cleanup.policy": ""}, place.options)
         names = {f"w{i}": "worker" for i in range(drawn.randint(*CLIENTS))}
     else:
         Recreator(place, "a-first", drawn.randrange(1 << 32)).create_at_last()
@@ -267,7 +267,6 @@ def histories(
             options,
             work / f"h{i}",
             partitions,
-            features=("proposals",) if i // 4 % 2 else (),
             bug=given.planted or "",
         )
         began = time.monotonic()

@@ -65,7 +65,7 @@ from clog.storage import Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
-from clog.storage.format.log_info import DEAD_ROWS, GIVEN_OFFSETS, PROPOSALS, SUPERSEDED_ROWS
+from clog.storage.format.log_info import GIVEN_OFFSETS
 from clog_testing.faults import Fault, FaultKind
 
 EMPTY: Mapping[str, str] = MappingProxyType({})
@@ -384,13 +384,8 @@ class World:
         clock, ids = Clock(self.clock, 0), SeededIds(self.seed + (site.number << 40))
         if site.logs.standing is None:
             self.create_log(site, site.disk, clock, ids)
-        elif asked := self.features:
-            log = Log.open(site.disk, clock=clock, ids=ids)
-            log.upgrade(asked)
-            if self.is_ordered:
-                log.alter(self.order_config())
-            if self.keys > KEYS:
-                log.alter(_MARKING)
+        else:
+            self._configure(Log.open(site.disk, clock=clock, ids=ids))
         for name, sent in self.sequences.items() if self.is_ordered else ():
             del sent[site.logs.standing.last_sequence(name) + 1 :]  # They have no orders.
         if self.is_erasing:
@@ -407,18 +402,15 @@ class World:
             site.disk.put(f"{documents.folder_of(log.handle.standing.log_id)}/{name}", b"kept")
         for path in () if self.is_erasing else NEIGHBOURS:
             site.disk.put(path, b"restored")
-        if self.features:
-            log.upgrade(self.features)
+        self._configure(log)
+
+    def _configure(self, log) -> None:
+        if self.is_masked:
+            log.alter({"table.masks": "true"})
         if self.is_ordered:
             log.alter(self.order_config())
         if self.keys > KEYS:
             log.alter(_MARKING)
-
-    @property
-    def features(self) -> list[str]:
-        """What its logs can do besides, older ones from now on."""
-        asked = [SUPERSEDED_ROWS] * self.is_masked + [PROPOSALS] * self.is_combining
-        return asked + [DEAD_ROWS] * (self.is_ordered or self.keys > KEYS)
 
     def order_config(self, known: Mapping[str, str] = EMPTY) -> dict[str, str | None]:
         """How a log compares from now on; where some work by how it did, that changes for late

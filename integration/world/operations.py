@@ -532,7 +532,7 @@ def alter(w: World) -> None:
 def upgrade(w: World) -> None:
     process, _, _, log = pick(w)
     with w.calling(process):
-        log.upgrade(w.random.choice(([], ["superseded-rows"], ["proposals"])))
+        log.upgrade(w.random.choice(([], ["transactions"], ["proposals"])))
 
 
 # --- What becomes smaller

@@ -145,7 +145,7 @@ def to_mask(store):
     """Chunks with masks, and some that came since and supersede some of theirs."""
     dirty(store)
     log = open_at(store, BEGIN_MS, seed=5)
-    log.upgrade(["superseded-rows"])
+    log.alter({"table.masks": "true"})
     mask(log)
     put(log, "b=3 h", "z=2 b=4")
 
@@ -170,7 +170,7 @@ def shared(store):
 def shared_and_masked(store):
     shared(store)
     log = open_at(store, BEGIN_MS, seed=5)
-    log.upgrade(["superseded-rows"])
+    log.alter({"table.masks": "true"})
     mask(log)
 
 

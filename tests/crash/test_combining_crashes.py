@@ -57,8 +57,7 @@ class Ended:
 
 
 def begin(store):
-    log = Log.create(store, 1, clock=Sleeper(START_MS), ids=SeededIds(1))
-    log.upgrade(["proposals"])
+    Log.create(store, 1, clock=Sleeper(START_MS), ids=SeededIds(1))
 
 
 def author(store, seed):

@@ -10,7 +10,6 @@ from clog.cleaner import Cleaner
 from clog.storage import ClogError, Log, ManualClock
 from clog.storage.env import SeededIds
 from clog.storage.format.commits import Edit, Pin
-from clog.storage.format.log_info import FeatureNames
 from clog_testing.crash import crash_runs, discard, unlike
 from clog_testing.invariants import check_log
 from clog_testing.published import (
@@ -133,8 +132,7 @@ def pinned(store):
     log = reopen(store, 2)
     for name in READERS:
         pin = Pin(FIRST[name], log.version, 5_000)
-        features = FeatureNames(write=("publications", "superseded-rows"))
-        edit = Edit(features=features, pins={name: (pin,)})
+        edit = Edit(pins={name: (pin,)})
         log.handle.commit(lambda _tip, _ms, edit=edit: edit, operation="publish")
 
 

@@ -24,8 +24,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
-from clog.storage import administration as creating
-from clog.storage.administration import keep_row_texts
 from clog.storage.commit import committer as committing
 from clog.storage.commit.proposals import Writer
 from clog.storage.cuts import drop_cut, name_cut
@@ -34,13 +32,14 @@ from clog.storage.format import chunks as storage_bitmaps
 from clog.storage.format import columns as storage_columns
 from clog.storage.format import commits, writers
 from clog.storage.format import manifest as snapshots
-from clog.storage.format.log_info import NO_FEATURES
+from clog.storage.format.log_info import FeatureNames
 from clog.storage.objects import writer
 from clog.storage.objects.records import to_records
 from clog.storage.objects.writer import DataObject
 from clog.storage.store import open_store
 from clog_testing.clocked import ClockedStore
 from clog_testing.crash import discard
+from clog_testing.older import as_before
 
 GOLDEN = Path(__file__).parent / "golden"
 START_MS = 1_700_000_000_000
@@ -205,7 +204,7 @@ def masks(root: Path) -> None:
     that took the place of another; rows without key; chunks that came after."""
     names = {"delete_retention_ms": "1000", "min_cleanable_dirty_ratio": "0"}
     log = create(root, partitions=2, segment_bytes="3000", **names)
-    log.upgrade(["superseded-rows"])
+    log.alter({"table.masks": "true"})
     cleaner = Cleaner(log, clock=log.handle.clock)
     for n in range(9):
         log.handle.clock.advance(400)
@@ -226,7 +225,7 @@ def order_values(root: Path) -> None:
     """By offset, then by timestamp: late records dropped and to be dropped, several pairs."""
     names = {"delete_retention_ms": "0", "min_cleanable_dirty_ratio": "0"}
     log = create(root, partitions=2, segment_bytes="600", **names)
-    log.upgrade(["superseded-rows"])
+    log.alter({"table.masks": "true"})
     cleaner = Cleaner(log, clock=log.handle.clock)
     draw = random.Random(7)
     for n in range(16):
@@ -341,19 +340,45 @@ class _UndoneError(Exception):
 
 
 def upgraded(root: Path) -> None:
-    """Made without features: a pass that rewrites, one is added, a pass that marks."""
+    """Made without features: a pass that marks, and one is added, as of a release before 0.1.0."""
     names = {"delete_retention_ms": "1000", "min_cleanable_dirty_ratio": "0"}
-    with patch.object(creating, "NEW_LOG_FEATURES", NO_FEATURES):
+    with as_before():
         log = create(root, partitions=1, object_bytes="1200", segment_bytes="4000", **names)
-    cleaner = Cleaner(log, clock=log.handle.clock)
-    log.append([{"key": f"k{i:02}", "value": f"{i}" * 8} for i in range(99)])
-    log.roll()
-    for keys in ((3, 4), (50, 5)):
-        log.handle.clock.advance(10)
-        log.append([{"key": f"k{i:02}", "value": "new"} for i in keys])
+        cleaner = Cleaner(log, clock=log.handle.clock)
+        log.append([{"key": f"k{i:02}", "value": f"{i}" * 8} for i in range(99)])
         log.roll()
-        cleaner.run_once(force=True)
-        log.upgrade(["dead-rows"])
+        for keys in ((3, 4), (50, 5)):
+            log.handle.clock.advance(10)
+            log.append([{"key": f"k{i:02}", "value": "new"} for i in keys])
+            log.roll()
+            cleaner.run_once(force=True)
+            log.upgrade(["dead-rows"])
+
+
+_OF_0_2_0 = FeatureNames(("dead-rows", "undecided-records"), ("transactions",))
+
+
+def one_kind(root: Path) -> None:
+    """A log of 0.2.0 with an open visible transaction, which holds back what comes after its own
+    records, of the others only what this release adds; and a mask.
+    """
+    with as_before(_OF_0_2_0):
+        log, clock = create(root, segment_chunks="3"), ManualClock(START_MS)
+        logs = [Log.open(str(root), clock=clock, ids=SeededIds(n)) for n in range(20, 23)]
+        begun = [each.transaction(f"t{n}", visible=True) for n, each in enumerate(logs)]
+        for n, t in enumerate(begun):
+            t.append([{"key": "k", "value": f"{n} begins"}], partition=n % 2)
+        begun[1].append([{"key": "k", "value": "1 goes on"}], partition=0)
+        begun[1].commit()
+    with log.transaction("deferred") as t:
+        t.append([{"key": f"d{i}", "value": f"{i}"} for i in range(4)])
+    begun[2].append([{"key": "k", "value": "2 goes on"}], partition=1)
+    begun[2].commit()
+    log.alter({"table.masks": "true"})
+    log.append([{"key": "k", "value": "plain"}], partition=0)
+    begun[0].commit()
+    log.append([{"key": "k", "value": "after"}], partition=1)
+    Cleaner(log, clock=clock).run_once()
 
 
 def typed(root: Path) -> None:
@@ -463,7 +488,7 @@ def combined(root: Path) -> None:
             if then is not None:
                 then()
 
-    create(root, segment_chunks="8").upgrade(["proposals"])
+    create(root, segment_chunks="8")
     seeds = iter(range(1, 1000))
     for n in range(30):
         at_ms = START_MS + 4_000 * n
@@ -476,9 +501,7 @@ def combined(root: Path) -> None:
 
 
 def kept(root: Path) -> None:
-    """Named cuts over two logs, one dropped, and what each keeps; transactions over both; rules of
-    the texts of rows.
-    """
+    """Named cuts over two logs, one dropped, and what each keeps; transactions over both."""
     clock = ManualClock(START_MS)
     home, member = "memory://golden/home", "memory://golden/member"  # They stand in the logs.
     log, other = create_clocked(home, clock, 20_231_114), create_clocked(member, clock, 7)
@@ -491,8 +514,6 @@ def kept(root: Path) -> None:
         name_cut(log.handle, f"cut-{n}", 9 * DAY_MS)
         if n == 3:
             drop_cut(log.handle, "cut-1")
-    for names in (("id", "region"), ("a", "b")):
-        keep_row_texts(log.handle, 2, None, names)
     log.roll()
     Cleaner(log, clock=clock).run_once(force=True)
     MemoryFileSystem().get("/golden/home", str(root), recursive=True)
@@ -538,6 +559,7 @@ CASES: dict[str, Case] = {
     "transactions": transactions,
     "undecided": undecided,
     "whole": whole,
+    "one-kind": one_kind,
     "typed": typed,
     "typed-keys": typed_keys,
     "mirrored": mirrored,

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import date
 from decimal import Decimal
 from itertools import accumulate
@@ -34,14 +34,14 @@ from clog.cleaner import Cleaner
 from clog.cleaner.duties import Work
 from clog.cleaner.duties.layout import coalesce
 from clog.storage import Clock, Log, ManualClock, NotFoundError
-from clog.storage.administration import keep_row_texts, reset_times
+from clog.storage.administration import reset_times
 from clog.storage.commit.handle import Handle
 from clog.storage.cuts import cuts_of, drop_cut, name_cut
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
-from clog.storage.format.log_info import NO_FEATURES
 from clog.storage.store import open_store
 from clog_testing.clocked import ClockedStore
+from clog_testing.older import as_before
 
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -118,10 +118,8 @@ class RandomLog:
         }
         partitions = draw.choice([1, 2, 3, 7])
         config |= self.order
-        with ExitStack() as stack:
-            if draw.random() < 0.5 and not self.order:  # From before there was any feature.
-                names = f"{STORAGE}.administration.NEW_LOG_FEATURES"
-                stack.enter_context(patch(names, NO_FEATURES))
+        self.is_older = draw.random() < 0.5 and not self.order
+        with self.as_then(0, 1):
             of_typed = KEYS if self.has_typed_keys else TYPES
             schema = of_typed if self.is_typed else None
             ids = SeededIds(next(self._ids))
@@ -132,6 +130,10 @@ class RandomLog:
                 features=["given-offsets"] if self.is_mirror else [],
                 ids=ids,
             )
+
+    def as_then(self, step: int, steps: int) -> AbstractContextManager[None]:
+        """As a release does a step for which logs have no features; the first half of some."""
+        return as_before() if self.is_older and 2 * step < steps else nullcontext()
 
     def _opened(self) -> Log:
         return Log.open(self.store, clock=self.clock, ids=SeededIds(next(self._ids)))
@@ -311,9 +313,11 @@ class RandomLog:
         self.logs = [self._opened(), self._opened()]  # Who wrote before is refused once.
 
     def upgrade(self) -> None:
-        self.log.upgrade(
-            ["dead-rows", *self.draw.choice([[], ["transactions"], ["superseded-rows"]])]
-        )
+        chosen = self.draw.choice(["dead-rows", "transactions", "masks"])
+        if chosen == "masks":
+            self.log.alter({"table.masks": "true"})
+        else:
+            self.log.upgrade([chosen])
 
     def evolve(self) -> None:
         if self.evolutions:
@@ -355,11 +359,6 @@ class RandomLog:
         for cut in cuts_of(handle)[:-2]:
             drop_cut(handle, str(cut.name))
 
-    def name_keys(self) -> None:
-        """Keeps rules of texts, as the first upserts of rows with several key columns."""
-        for name in "pqrs":
-            keep_row_texts(self.log.handle, 2, None, (name, "Id"))
-
     def check(self) -> None:
         """Compares the log with both readers, and every version with itself."""
         log = self._opened()
@@ -389,7 +388,7 @@ def texts_of(pairs: Any) -> list[str]:
 
 
 EVERYTHING = {
-    *("dead-rows", "transactions", "typed-columns", "typed-keys", "added midway"),
+    *("masks", "typed-columns", "typed-keys", "added midway"),
     *("dead rows in a file", "order-values", "orders removed"),
     *("key index", "no field ids", "field ids", "rest", "older writers", "pages of segments"),
     *(
@@ -406,10 +405,9 @@ EVERYTHING = {
         "horizons",
     ),
     *("append times", "gaps", "released", "steps of tombstones", "start", "headers"),
-    *("times set back", "swept", "several writers", "undecided-records", "undecided rows"),
+    *("times set back", "swept", "several writers", "undecided rows"),
     *("named cuts", "kept versions", "members", "erasures", "receipts"),
     *(
-        "row-texts",
         "aborted rows",
         "markers",
         "horizons of markers",
@@ -433,9 +431,8 @@ def found_in(log: RandomLog) -> set[str]:
     states = [entry[6] for entry in state["writers"].values() if entry[1] == "transaction"]
     pages = [json.loads(path.read_bytes().partition(b"\n")[2]) for path in plain_pages(folder)]
     said = {
-        **{name: name in own.features for name in ("dead-rows", "transactions")},
-        **{name: name in own.features for name in ("typed-columns", "typed-keys", "row-texts")},
-        "order-values": "order-values" in own.features,
+        **{name: name in own.features for name in ("typed-columns", "typed-keys", "order-values")},
+        "masks": own.masked is not None,
         "orders removed": any("orders_removed" in commit.get("edit", {}) for commit in commits),
         "named cuts": bool(own.cuts),
         "kept versions": bool(own.kept),
@@ -444,7 +441,6 @@ def found_in(log: RandomLog) -> set[str]:
         "receipts": any((folder / "receipts").glob("*")),
         "added midway": heads[0]["log"]["features"] != heads[-1]["log"]["features"],
         "dead rows in a file": any(path.suffix == ".dead" for path in kinds["data"]),
-        "undecided-records": "undecided-records" in own.features,
         "undecided rows": any(chunk.undecided for chunk in chunks),
         "aborted rows": any(chunk.aborted for chunk in chunks),
         "markers": bool(own.markers),
@@ -504,9 +500,9 @@ def made(seed: int, steps: int) -> Iterator[RandomLog]:
             for name, values in LIMITS.items():
                 stack.enter_context(patch(name, draw.choice(values)))
             log = RandomLog(folder / "log", seed)
-            for _ in range(steps):
-                log.step()
-            log.name_keys()
+            for step in range(steps):
+                with log.as_then(step, steps):
+                    log.step()
             yield log
     finally:
         shutil.rmtree(folder)

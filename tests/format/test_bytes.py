@@ -10,8 +10,8 @@ from clog.storage.store import open_store
 from clog_testing.histories import append_edit, applied, fresh_manifest
 
 COMMIT = (
-    '{"clog":"commit","format":1,"bytes":1083,'
-    '"xxh3_128":"8812b04f817c144e4af83868617f43b0","encoding":"json"}\n{"version":1,'
+    '{"clog":"commit","format":1,"bytes":1231,'
+    '"xxh3_128":"d67bc2a43cca68fc5e4bca9de6f26438","encoding":"json"}\n{"version":1,'
     '"id":"b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1","time_ms":1001,"operation":"append","edit":{'
     '"add":{"objects":[{'
     '"path":"data/00000000000000000000-4c1f4c1f4c1f4c1f4c1f4c1f4c1f4c1f.parquet",'
@@ -21,7 +21,10 @@ COMMIT = (
     '"writers":[["w","producer",null,7,"ab",0,1]]},"parent":"a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0",'
     '"earlier":[],"head":{"log":{"log_id":"11111111111111111111111111111111",'
     '"created_ms":1000,"partitions":2,"partitioner":"murmur2","seed":"0123456789abcdef",'
-    '"features":{"read":["dead-rows"],"write":[]},"schema":{"key":"binary","value":"binary"}},'
+    '"features":{"read":["dead-rows","undecided-records"],"write":["transactions",'
+    '"superseded-rows","publications","reader-holds","foreign-positions","named-cuts",'
+    '"proposals","whole-transactions"]},'
+    '"schema":{"key":"binary","value":"binary"}},'
     '"config":{},"config_epoch":0,"snapshot":null,"orphan_floor":0,"oldest_readable":0,'
     '"partitions":{"start":[0,0],"end":[2,1],"base":[0,0],"bytes":[40,20],"chunks":[1,1],'
     '"first_ms":[1001,1001],"created_ms":[1001,1001],"jitter_ms":[0,0],"changed":[0,0]},'
@@ -29,11 +32,14 @@ COMMIT = (
 )
 
 SNAPSHOT = (
-    '{"clog":"snapshot","format":1,"bytes":1368,'
-    '"xxh3_128":"af9a8486b59c5457472201ae8c2de0e0","encoding":"json"}\n{"version":1,'
+    '{"clog":"snapshot","format":1,"bytes":1516,'
+    '"xxh3_128":"d2e258a8a31f3f7b2029f45e1b35797d","encoding":"json"}\n{"version":1,'
     '"id":"00000000000000000000000000000001","time_ms":1001,"head":{"log":{'
     '"log_id":"11111111111111111111111111111111","created_ms":1000,"partitions":2,'
-    '"partitioner":"murmur2","seed":"0123456789abcdef","features":{"read":["dead-rows"],"write":[]},'
+    '"partitioner":"murmur2","seed":"0123456789abcdef",'
+    '"features":{"read":["dead-rows","undecided-records"],"write":["transactions",'
+    '"superseded-rows","publications","reader-holds","foreign-positions","named-cuts",'
+    '"proposals","whole-transactions"]},'
     '"schema":{"key":"binary","value":"binary"}},"config":{},"config_epoch":0,'
     '"snapshot":null,"orphan_floor":0,"oldest_readable":0,"partitions":{"start":[0,0],'
     '"end":[2,1],"base":[0,0],"bytes":[40,20],"chunks":[1,1],"first_ms":[1001,1001],'

@@ -28,8 +28,7 @@ def test_both_readers_find_the_same_in_a_log_of_many(tmp_path):
     def opened(now_ms):
         return Log.open(root, clock=Racing(now_ms), ids=SeededIds(next(seeds)))
 
-    log = Log.create(root, 2, {"segment.chunks": 8}, clock=Racing(1_000_000), ids=SeededIds(0))
-    log.upgrade(["proposals"])
+    Log.create(root, 2, {"segment.chunks": 8}, clock=Racing(1_000_000), ids=SeededIds(0))
 
     def row(value):
         return [{"key": f"k{len(value) % 3}", "value": value}]

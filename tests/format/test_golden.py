@@ -7,10 +7,11 @@ import independent_reader as ir
 import make_golden
 import pytest
 
+from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
-from clog.storage.format.log_info import FEATURES
+from clog.storage.format.log_info import FEATURES, RETIRED
 from clog.storage.store import open_store
 
 FOLDERS = sorted(path for path in make_golden.GOLDEN.glob("v*/*") if path.is_dir())
@@ -30,10 +31,10 @@ def test_there_are_golden_logs():
 
 
 def test_each_feature_is_in_a_golden_log():
-    """FORMAT.md §0: but those of views, which lie beside the log, and of readers, which end."""
-    logs = [opened(folder / "log").handle.tip.head.log for folder in FOLDERS]
-    missing = {name for name in FEATURES if all(name not in log.features for log in logs)}
-    assert missing == {"publications", "reader-holds"}
+    """FORMAT.md §0: as are those of earlier releases."""
+    logs = [opened(folder / "log").handle.tip.head.log.features for folder in FOLDERS]
+    named = {name for features in logs for name in (*features.read, *features.write)}
+    assert named == {*FEATURES, *RETIRED}
 
 
 def plain(value):
@@ -110,6 +111,19 @@ def test_clog_goes_on_with_it(case):
     rows = [make_golden.plainly(row)[:5] for row in ir.records(root, state, 0)]
     assert rows == records_of(log, 0)
     assert rows[:-6] == [record[:5] for record in expected["records"][0]]
+
+
+def test_rules_of_texts_stay_in_the_head(tmp_path):
+    """FORMAT.md §19: nobody follows them any more, and the log goes on with them."""
+    shutil.copytree(make_golden.GOLDEN / "v1" / "kept" / "log", tmp_path / "log")
+    log = opened(tmp_path / "log")
+    rules = {"encoding": 2, "keys": [["id", "region"], ["a", "b"]]}
+    assert log.handle.tip.head.extra == {"row_texts": rules}
+    log.append([{"key": "k", "value": "v"}])
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    assert opened(tmp_path / "log").handle.tip.head.extra == {"row_texts": rules}
+    assert list(verify_log(open_store(log.url)).findings) == []
 
 
 @pytest.mark.parametrize("name", make_golden.CASES)

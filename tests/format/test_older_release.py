@@ -14,16 +14,21 @@ import pyarrow as pa
 import pytest
 
 from clog.storage import Log
-from clog.storage import administration as creating
-from clog.storage.administration import keep_row_texts
-from clog.storage.cuts import cuts_of, name_cut
+from clog.storage.cuts import name_cut
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import log_info as registry
-from clog.storage.format.log_info import DEAD_ROWS, Feature, FeatureNames
+from clog.storage.format.commits import Edit
+from clog.storage.format.log_info import Feature, FeatureNames, lists_of
+from clog.storage.format.transactions import Answered, Combining
 from clog.storage.store import open_store
+from clog_testing.older import as_before
 
 (WHEEL,) = (Path(__file__).parent / "releases").glob("*.whl")
 ONE = [{"key": "k", "value": "v"}]
+REFUSED = (
+    r"UnsupportedFormatError: .* has the features \['foreign-positions', 'named-cuts', 'proposals',"
+    r" 'whole-transactions'\], which this clog can read but not write; upgrade clog.*"
+)
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -73,38 +78,81 @@ def older(release, tmp_path):
 
 
 @pytest.fixture
-def log(tmp_path, monkeypatch):
-    """A log without features, with one record."""
-    monkeypatch.setattr(creating, "NEW_LOG_FEATURES", FeatureNames())
-    made = Log.create(str(tmp_path / "log"), partitions=1)
-    made.append(ONE)
-    return made
+def log(release, tmp_path):
+    """A log that the release made, with one record."""
+    program = "import sys; from clog.storage import Log; Log.create(sys.argv[1], 1).append(%r)"
+    arguments = [sys.executable, "-c", program % ONE, str(tmp_path / "log")]
+    subprocess.run(arguments, env={**os.environ, "PYTHONPATH": str(release)}, check=True)
+    return Log.open(str(tmp_path / "log"))
 
 
-@pytest.fixture
-def quill(monkeypatch):
-    """A feature that the release does not know, about the readers that a test gives."""
-
-    def announce(*, of_readers):
-        feature = Feature("quill", "4", of_readers, "")
-        monkeypatch.setitem(registry.FEATURES, "quill", feature)
-
-    return announce
+def check_refused(told):
+    """It may write nothing, and says why."""
+    for name in ("append", "alter", "clean"):
+        assert re.fullmatch(REFUSED, told.pop(name))
 
 
-def test_a_log_of_this_release_without_new_features_is_one_of_the_release_before(log, older):
+def test_a_log_that_this_release_has_only_read_is_one_of_the_release_before(log, older):
     """It reads and writes it, and this release continues with what it wrote."""
+    assert log.table().to_arrow().num_rows == 1
     told = older("cold")
-    assert (told["read"], told["table"], told["append"]) == (1, 1, 2)
-    assert not [answer for answer in told.values() if isinstance(answer, str)]
+    assert told == {"read": 1, "table": 1, "append": 2, "alter": 3, "clean": []}
     assert log.table().to_arrow().num_rows == 2
+    log.append(ONE)
+    assert list(verify_log(open_store(log.url)).findings) == []
+
+
+def append(log):
+    log.append(ONE)
+
+
+def cut(log):
+    log.append(ONE)
+    name_cut(log.handle, "month-end")
+
+
+def transact(log):
+    with log.transaction("billing") as t:
+        t.append(ONE)
+
+
+def cross(log):
+    """Of two visible transactions the first is committed, and held back by the other."""
+    append(log)
+    t, other = (Log.open(log.url).transaction(name, visible=True) for name in ("one", "other"))
+    for one in (t, other, t):
+        one.append(ONE)
+    t.commit()
+
+
+def combine(log):
+    """As a commit that includes what another writer proposed."""
+    answer = Combining(0, (Answered("a" * 16, 1, is_applied=True),))
+    log.handle.commit(lambda _tip, _ms: Edit(combined=answer), operation="append")
     log.append(ONE)
 
 
 @pytest.mark.parametrize("how", ["cold", "warm"])
-def test_it_refuses_a_log_with_a_feature_of_readers(log, older, quill, how):
+@pytest.mark.parametrize(
+    ("change", "shown"), [(append, 2), (cut, 2), (transact, 2), (cross, 3), (combine, 2)]
+)
+def test_it_reads_what_this_release_wrote_and_refuses_to_write(log, older, how, change, shown):
+    """FORMAT.md §0: the first commit adds what each log has; the release reads on, whether it opens
+    the log or has it open, and shows what is decided; it names the features before it writes.
+    """
+    told = older(how, lambda: change(log))
+    version = log.handle.refresh().version
+    check_refused(told)
+    assert told == {"read": shown, "table": 1}
+    assert log.handle.refresh().version == version
+    assert list(verify_log(open_store(log.url)).findings) == []
+
+
+@pytest.mark.parametrize("how", ["cold", "warm"])
+def test_it_refuses_a_log_with_a_feature_of_readers(log, older, monkeypatch, how):
     """FORMAT.md §0: whether it opens the log or has it open, it reads and writes nothing more."""
-    quill(of_readers=True)
+    feature = Feature("quill", "4", True, "", is_choice=True)
+    monkeypatch.setitem(registry.FEATURES, "quill", feature)
     told = older(how, lambda: log.upgrade(["quill"]))
     assert len(told) == 5
     for answer in told.values():
@@ -114,110 +162,9 @@ def test_it_refuses_a_log_with_a_feature_of_readers(log, older, quill, how):
 
 
 @pytest.mark.parametrize("how", ["cold", "warm"])
-def test_it_refuses_to_write_a_log_with_a_feature_of_writers(log, older, quill, how):
-    """FORMAT.md §0: by its name, before anything is written."""
-    quill(of_readers=False)
-    told = older(how, lambda: log.upgrade(["quill"]))
-    for name in ("append", "alter", "clean"):
-        assert told[name].startswith("UnsupportedFormatError: ")
-        assert "has the features ['quill'], which this clog can read but not write" in told[name]
-    assert log.version == 2
-
-
-@pytest.mark.parametrize("how", ["cold", "warm"])
-def test_it_reads_a_log_with_rules_of_texts(older, tmp_path, monkeypatch, how):
-    """FORMAT.md §19: whatever the rules, as they are beside what it knows; and it refuses to write
-    texts of its own beside them.
-    """
-    monkeypatch.setattr(creating, "NEW_LOG_FEATURES", FeatureNames((), ("row-texts",)))
-    log = Log.create(str(tmp_path / "log"), partitions=1)
-    log.append(ONE)
-
-    def keep():
-        for names in (("id", "region"), ("a", "b")):
-            keep_row_texts(log.handle, 2, None, names)
-
-    told = older(how, keep)
-    refused = [told.pop(name) for name in ("append", "alter", "clean")]
-    assert all("has the features ['row-texts'], which this clog can read" in r for r in refused)
-    assert (log.version, told) == (3, {"read": 1, "table": 1})
-
-
-@pytest.mark.parametrize("how", ["cold", "warm"])
-def test_it_reads_a_log_that_is_kept_for_a_cut(older, tmp_path, monkeypatch, how):
-    """FORMAT.md §20: keeps and cuts are beside what it knows; and it refuses to clean, so that it
-    raises no version above one that is kept.
-    """
-    monkeypatch.setattr(creating, "NEW_LOG_FEATURES", FeatureNames((), ("named-cuts",)))
-    log = Log.create(str(tmp_path / "log"), partitions=1)
-    log.append(ONE)
-    told = older(how, lambda: name_cut(log.handle, "month-end"))
-    refused = [told.pop(name) for name in ("append", "alter", "clean")]
-    assert all("has the features ['named-cuts'], which this clog can read" in r for r in refused)
-    assert told == {"read": 1, "table": 1}
-    assert cuts_of(log.handle)
-
-
-@pytest.mark.parametrize("how", ["cold", "warm"])
-def test_it_reads_a_log_whose_transactions_are_kept_whole(older, tmp_path, how):
-    """FORMAT.md §11.5: what is held back is beside what it knows: it ends at the first undecided
-    record; and it refuses to append, as it would not hold back what it adds.
-    """
-    log = Log.create(str(tmp_path / "log"), partitions=1)
-    log.append(ONE)
-    t, other = (Log.open(log.url).transaction(name, visible=True) for name in ("one", "other"))
-    t.append(ONE)
-    other.append(ONE)
-
-    def cross():
-        t.append(ONE)
-        t.commit()
-
-    told = older(how, cross)
-    refused = [told.pop(name) for name in ("append", "alter", "clean")]
-    names = "has the features ['whole-transactions'], which this clog can read"
-    assert all(names in r for r in refused)
-    assert told == {"read": 2, "table": 1}
-    assert log.stable_offsets() == {0: 1}
-
-
-def test_it_knows_the_edit_that_adds_a_feature(log, older):
-    """Decision 0017: it continues to read, and writes if it knows the feature."""
-    log.upgrade([DEAD_ROWS])
-    told = older("cold")
-    assert (told["read"], told["table"], told["append"], told["alter"]) == (1, 1, 3, 4)
-    assert log.handle.refresh().head.log.features.read == (DEAD_ROWS,)
-    assert list(verify_log(open_store(log.url)).findings) == []
-
-
-@pytest.mark.parametrize("how", ["cold", "warm"])
-def test_it_writes_beside_transactions(log, older, how):
-    """Decision 0017: it knows their features, which the first one adds."""
-
-    versions = []
-
-    def take_up():
-        with log.transaction("billing") as t:
-            t.append(ONE)
-        versions.append(log.version)
-
-    told = older(how, take_up)
-    assert told == {"read": 2, "table": 1, "append": 4, "alter": 5, "clean": []}
-    assert (versions, log.version) == ([3], 5)
-    assert log.table().to_arrow().num_rows == 2
-
-
-@pytest.mark.parametrize("how", ["cold", "warm"])
-def test_its_log_takes_part_in_a_transaction(release, older, tmp_path, how):
-    """S50: one that it made gets the features with its first undecided records; it shows none of
-    these, and appends after them.
-    """
-    program = "import sys; from clog.storage import Log; Log.create(sys.argv[1], 1).append(%r)"
-    arguments = [sys.executable, "-c", program % ONE, str(tmp_path / "log")]
-    subprocess.run(arguments, env={**os.environ, "PYTHONPATH": str(release)}, check=True)
-    log, home = Log.open(str(tmp_path / "log")), Log.create(str(tmp_path / "home"), 1)
-    assert log.handle.tip.head.log.features == FeatureNames((DEAD_ROWS,))
-    told = {}
+def test_its_log_takes_part_in_a_transaction(log, older, tmp_path, how):
+    """S50: what is prepared in a log that the release made is not shown to it."""
+    home, told = Log.create(str(tmp_path / "home"), 1), {}
     t = home.transaction("job")
     t.append(ONE)
     t.append(ONE, log=log)
@@ -230,11 +177,11 @@ def test_its_log_takes_part_in_a_transaction(release, older, tmp_path, how):
 
     t._work.several.prepare = prepared
     t.commit()
-    assert told == {"read": 1, "table": 1, "append": 3, "alter": 4, "clean": []}
+    check_refused(told)
+    assert told == {"read": 1, "table": 1}
     again = Log.open(log.url)
-    assert again.handle.tip.head.log.features.read == (DEAD_ROWS, "undecided-records")
     assert again.stable_offsets() == again.end_offsets()
-    assert sum(batch.num_rows for batch in again.read()) == 3
+    assert sum(batch.num_rows for batch in again.read()) == 2
     assert list(verify_log(open_store(log.url)).findings) == []
 
 
@@ -256,20 +203,19 @@ for url in sys.argv[1:]:
 """
 
 
-def test_what_it_refuses_is_in_a_table(release, tmp_path, monkeypatch):
-    """docs/upgrading.md has a row for each feature that the release refuses, and says what it does
-    with a log that has it; it accepts a log with any other.
+def test_what_it_refuses_is_in_a_table(release, tmp_path):
+    """docs/upgrading.md has a row for each choice of a log's owner that the release does not know,
+    and says what it does with a log that has it.
     """
-    urls = {name: str(tmp_path / name) for name in registry.FEATURES}
+    choices = {name: f for name, f in registry.FEATURES.items() if f.is_choice}
+    urls = {name: str(tmp_path / name) for name in choices}
     schemas = {
         "typed-columns": pa.schema({"key": pa.string(), "value": pa.int32()}),
         "typed-keys": pa.schema({"key": pa.date32(), "value": pa.int32()}),
     }
-    for name, feature in registry.FEATURES.items():
-        names = FeatureNames((name,), ()) if feature.of_readers else FeatureNames((), (name,))
-        names = FeatureNames() if name in schemas else names
-        monkeypatch.setattr(creating, "NEW_LOG_FEATURES", names)
-        made = Log.create(urls[name], partitions=1, schema=schemas.get(name))
+    for name, feature in choices.items():
+        with as_before(FeatureNames() if name in schemas else lists_of([feature])):
+            made = Log.create(urls[name], partitions=1, schema=schemas.get(name))
         assert name in made.handle.tip.head.log.features
     told = subprocess.run(
         [sys.executable, "-c", FEATURES_PROGRAM, *urls.values()],
@@ -280,7 +226,7 @@ def test_what_it_refuses_is_in_a_table(release, tmp_path, monkeypatch):
     words = {(False, False): "refuses the log", (True, False): "reads, writes nothing"}
     does = [words.get(tuple(json.loads(line))) for line in told]
     page = Path(__file__).parents[2] / "docs/upgrading.md"
-    table = page.read_text().partition("| feature | comes with | 0.1.0 then |")[2]
+    table = page.read_text().partition("| choice | comes with | 0.1.0 then |")[2]
     said = dict(re.findall(r"^\| `([\w-]+)` \| .* \| (.+) \|$", table, re.MULTILINE))
     assert said == {name: then for name, then in zip(urls, does, strict=True) if then}
 

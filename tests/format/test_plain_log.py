@@ -1,7 +1,6 @@
-"""What a log without a feature consists of: its files, their sizes, their fields, the requests.
+"""What a log of one writer consists of: its files, their sizes, their fields, the requests.
 
-"A log without a feature has nothing of it, not a byte" (FORMAT.md §0): whoever adds a field, a file
-or a request for all logs meets this list, and says so here.
+Whoever adds a field, a file or a request for all logs meets this list, and says so here.
 """
 
 import json
@@ -11,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from clog.storage import Log, ManualClock
-from clog.storage import administration as creating
 from clog.storage.env import SeededIds
-from clog.storage.format.log_info import NO_FEATURES
+from clog.storage.format.log_info import OF_EACH_LOG
 from clog_testing.crash import memory_store
 from clog_testing.faults import FaultyStore
 
@@ -32,11 +30,11 @@ APPENDS = [
 SIZES = {
     "_clog/log": 173,
     "blocks/0": 125,
-    "commits/0": 972,
-    "commits/1": 1190,
-    "commits/2": 1819,
-    "commits/3": 930,
-    "commits/4": 2714,
+    "commits/0": 1291,
+    "commits/1": 1349,
+    "commits/2": 1978,
+    "commits/3": 1089,
+    "commits/4": 3032,
     "latest": 13,
 }
 BODY = {"version", "id", "parent", "time_ms", "operation", "edit", "earlier", "head"}
@@ -69,9 +67,8 @@ def named(path):
 
 
 @pytest.fixture
-def made(monkeypatch):
+def made():
     """A log of five commits, and the requests to its store by each process."""
-    monkeypatch.setattr(creating, "NEW_LOG_FEATURES", NO_FEATURES)
     store, asked = FaultyStore(memory_store()), []
 
     def since():
@@ -114,14 +111,15 @@ def test_its_files_are_these_of_these_sizes(made):
 
 
 def test_its_documents_have_these_fields(made):
-    """No field of a feature."""
+    """No field of what nobody used."""
     documents = {named(path): data for path, data in made[1].items() if "/commits/" in path}
     for n in range(5):
         body = json.loads(documents[f"commits/{n}"].partition(b"\n")[2])
         assert set(body) - {"earlier_parent"} == BODY
         head = body["head"]
         assert (set(head), set(head["log"]), set(head["partitions"])) == (HEAD, LOG, COLUMNS)
-        assert head["log"]["features"] == {"read": [], "write": []}
+        read, write = map(list, (OF_EACH_LOG.read, OF_EACH_LOG.write))
+        assert head["log"]["features"] == {"read": read, "write": write}
         assert all(len(writer) == 6 for writer in head["writers"])
     edits = [edit_of(documents, n) for n in range(5)]
     expected = [{"create", "config"}, {"add"}, {"add", "writers"}, {"config"}, {"add"}]

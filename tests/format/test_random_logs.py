@@ -4,7 +4,7 @@ the same at every version and in every file. More of them: CONTRIBUTING.md.
 
 import random_logs
 
-SEEDS = (1, 9, 11, 12, 19, 20, 22, 26, 27, 104)
+SEEDS = (1, 7, 9, 11, 12, 19, 20, 22, 26, 27, 104)
 """They have all between them."""
 
 

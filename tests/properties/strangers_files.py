@@ -88,7 +88,6 @@ def documents_of_logs():
     """A log with an order, a cut, an erasure and masks, of which one document was changed."""
     good, clock = memory_store(), ManualClock(TIME_MS)
     log = Log.create(good, 2, {"segment.chunks": 1}, clock=clock, ids=SeededIds(1))
-    log.upgrade(["proposals"])
     for i in range(3):
         log.append([{"key": f"k{i}", "value": "v", "headers": [("h", b"1")]}], producer=("w", i))
     log.alter({"compaction.strategy": "header", "compaction.strategy.header": "h"})

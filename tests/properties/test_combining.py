@@ -71,7 +71,6 @@ class World:
         self.told, self.numbers = {}, Counter()
         ids = SeededIds(seed + 500)
         self.log = Log.create(store, draw.choice([1, 2]), clock=ManualClock(self.now_ms), ids=ids)
-        self.log.upgrade(["proposals"])
         self.busy, self.is_on = set(), False
         behind = Meanwhile(store, self)
         self.authors = [

@@ -64,7 +64,7 @@ class World:
             features=self.features,
             ids=SeededIds(1),
         )
-        self.log.upgrade(["superseded-rows"])
+        self.log.alter({"table.masks": "true"})
         self.seed = 1
 
     def opened(self):

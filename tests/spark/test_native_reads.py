@@ -48,7 +48,7 @@ def a_history(url, seed):
     partitions = draw.randint(1, 3)
     log = Log.create(url, partitions, CONFIG, {"fsync": False})
     if draw.random() < 0.7:
-        log.upgrade(["superseded-rows"])
+        log.alter({"table.masks": "true"})
     versions = []
     for _ in range(draw.randint(4, 12)):
         match draw.choice(["append", "append", "append", "clean", "delete", "transaction", "time"]):
@@ -166,7 +166,7 @@ def test_tables_and_logs_are_those_of_the_log_itself(
 def filled(url, **options):
     """A log of 40 keys in 3 objects, some superseded, one deleted."""
     log = Log.create(url, 2, {"min.cleanable.dirty.ratio": "0"}, {"fsync": False}, **options)
-    log.upgrade(["superseded-rows"])
+    log.alter({"table.masks": "true"})
     log.append([{"key": f"k{i}", "value": "old"} for i in range(40)])
     log.append([{"key": f"k{i}", "value": "new"} for i in range(0, 40, 3)])
     log.append([{"key": "k1", "value": None}])
@@ -212,7 +212,7 @@ def test_rows_are_hidden_by_a_filter_or_a_join(spark, url, few, monkeypatch):
     monkeypatch.setattr(native, "FEW_HIDDEN", few)
     monkeypatch.setattr(native, "NEAR_BITS", 6)
     log = Log.create(url, 1, CONFIG | {"segment.bytes": "1m"}, {"fsync": False})
-    log.upgrade(["superseded-rows"])
+    log.alter({"table.masks": "true"})
     for n in range(3):
         log.append([{"key": f"k{n}-{i}", "value": f"{n}"} for i in range(300)])
     changed = ["k0-0", "k0-64", "k0-299", "k1-7", "k1-8", "k2-298"]

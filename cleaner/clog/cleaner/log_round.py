@@ -112,7 +112,7 @@ from clog.storage.errors import (
 )
 from clog.storage.format import documents
 from clog.storage.format.chunks import Segment
-from clog.storage.format.log_info import DEAD_ROWS, ERASURES, READER_HOLDS, SUPERSEDED_ROWS
+from clog.storage.format.documents import NONE
 from clog.storage.format.manifest import Manifest
 from clog.storage.read.cleanable import retention_held
 from clog.storage.read.scan import KeyIndexCache
@@ -252,7 +252,7 @@ class LogRound:
             Duty("trim", due_trims, trim, of_version=due_trims, reads_records=True),
             # Then a publication reads no keys.
             Duty(
-                *("mask", lambda work: work.head.pins and _has_masks(work), self._keep_masks),
+                *("mask", lambda work: work.head.pins, self._keep_masks),
                 asked=True,
                 reads_records=True,
             ),
@@ -295,7 +295,7 @@ class LogRound:
                 reads_records=True,
             ),
             merges,
-            Duty("mask", _has_masks, self._keep_masks, asked=True, reads_records=True),
+            Duty("mask", _keeps_masks, self._keep_masks, asked=True, reads_records=True),
             Duty("snapshot", run=lambda work: work.handle.take_owed_snapshot()),
             Duty("blocks", _has_block, close_blocks, every_ms=_BLOCKS_CHECK_MS, asked=True),
             Duty("orphans", SweepSchedule().is_due, sweep_orphans, asked=True),
@@ -655,12 +655,14 @@ def _removal_counts(removals: Sequence[Removal]) -> dict[str, int]:
     }
 
 
-def _has_masks(work: Work) -> bool:
-    return SUPERSEDED_ROWS in work.head.log.features
+def _keeps_masks(work: Work) -> bool:
+    """Returns whether masks are wanted; where they were once made, they are kept."""
+    head = work.head
+    return bool(head.pins) or head.masked != NONE or work.config.table_masks == "true"
 
 
 def _has_erasures(work: Work) -> bool:
-    return ERASURES in work.head.log.features and bool(work.manifest.erasures)
+    return bool(work.manifest.erasures)
 
 
 def _has_block(work: Work) -> bool:
@@ -677,7 +679,7 @@ def _keep_reserve(work: Work) -> None:
 
 
 def _holds(handle: Handle, config: LogConfig, now_ms: int) -> Holds:
-    may_hold = READER_HOLDS in handle.tip.head.log.features
+    may_hold = config.reader_hold_max_ms > 0
     return read_holds(handle, config, now_ms=now_ms) if may_hold else NO_HOLDS
 
 
@@ -769,7 +771,7 @@ def plan_round(
     merged = work.after(merging(work, merges)) if merges else work
     first, runs = _coalesced(merged, eligible)
     merges += mergeable(merged.manifest, work.config, _chunks_after(runs, work.config))
-    policy = RewritePolicy(work.config, DEAD_ROWS in work.head.log.features.read, now_ms)
+    policy = RewritePolicy(work.config, now_ms)
     deleted = due_released(work)
     return PlannedRound(
         sealed=sealed,

@@ -23,7 +23,7 @@ are dead or below the log start count like others: what superseded them supersed
 superseded.
 
 Bringing masks up to date with what is appended (FORMAT.md §13): a part of the cleaner's rounds, in
-logs that have the feature.
+logs that are published, have ``table.masks=true``, or have masks already.
 
 The chunks of a partition that have masks are those at its beginning. A step takes new ones, in
 order, up to `STEP_ROWS`, and that many of each partition that has any. Some of them may be below
@@ -74,7 +74,7 @@ from clog.storage.format.chunks import (
 )
 from clog.storage.format.commits import Commit, Edit
 from clog.storage.format.documents import mask_path
-from clog.storage.format.log_info import SUPERSEDED_ROWS, LogSchema
+from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest, apply
 from clog.storage.keys.hashing import key_bytes
 from clog.storage.keys.key_index import index_hashes
@@ -252,12 +252,13 @@ class _Step:
 
 def keep_masks(handle: Handle, indexes: KeyIndexCache) -> int:
     """Brings the masks of a log up to its newest version, in one commit or several; returns how
-    many records were judged. Makes no request if nothing is new or the log has no masks.
+    many records were judged. Makes no request if nothing is new, or the winner of a key is not the
+    last record.
     ``indexes`` are of the handle's store, perhaps metered.
     """
     judged = 0
     head = handle.tip.head
-    if SUPERSEDED_ROWS not in head.log.features or order_text(head.config):
+    if order_text(head.config):
         return judged
     manifest = handle.manifest()
     ends = [manifest.head.stable_offset(p) for p in range(manifest.head.log.partitions)]

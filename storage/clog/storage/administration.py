@@ -66,19 +66,17 @@ from clog.storage.format.commits import (
 )
 from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import (
-    DEAD_ROWS,
     FEATURES,
     GIVEN_OFFSETS,
-    NEW_LOG_FEATURES,
+    NO_FEATURES,
+    OF_EACH_LOG,
     ORDER_VALUES,
-    ROW_TEXTS,
     TYPED_COLUMNS,
     TYPED_KEYS,
     Feature,
     FeatureNames,
     LogInfo,
     LogSchema,
-    RowTexts,
     has_typed_keys,
     key_columns_problem,
     lists_of,
@@ -93,7 +91,6 @@ from clog.storage.publications.publish import (
     published_files,
 )
 from clog.storage.read.scan import by_partition, partitions_named
-from clog.storage.readers import features_of_holds
 from clog.storage.store.contract import Store, StoredObject, is_temporary
 from clog.storage.store.opening import LOG_FOLDER
 from clog.storage.types.columns import schema_of
@@ -128,8 +125,7 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
         _check_views(handle, tip, tip.head.log.schema, settings)
         needed = _features_of(settings)
         _check_given(settings, is_given=GIVEN_OFFSETS in tip.head.log.features)
-        has_all = tip.head.log.features.with_added(needed) == tip.head.log.features
-        edit = Edit(config=after, features=None if has_all else needed)
+        edit = Edit(config=after, features=needed)
         if order_text(after) == order_text(before):  # The same records win as before.
             return edit
         return _reordered(edit, handle.manifest(), settings, now_ms=time_ms)
@@ -140,15 +136,8 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
 
 
 def _features_of(settings: LogConfig) -> FeatureNames:
-    """Returns the features that a log with these configs needs."""
-    if not settings.is_ordered:
-        return features_of_holds(settings)
-    if not FEATURES[ORDER_VALUES].is_built:
-        raise InvalidInputError(
-            f"compaction.strategy={settings.compaction_strategy} is refused: this release does"
-            " not support it yet; leave it out"
-        )
-    return features_of_holds(settings).with_added(lists_of([FEATURES[ORDER_VALUES]]))
+    """Returns the features of choices that these configs make."""
+    return _ORDERED if settings.is_ordered else NO_FEATURES
 
 
 def _check_given(settings: LogConfig, *, is_given: bool) -> None:
@@ -166,11 +155,6 @@ def _reordered(edit: Edit, manifest: Manifest, settings: LogConfig, *, now_ms: i
     head, columns = manifest.head, manifest.head.partitions
     before = Ordering.of(LogConfig.from_overrides(head.config))
     after, count = Ordering.of(settings), range(head.log.partitions)
-    if after is not None and after.drops_late and DEAD_ROWS not in head.log.features:
-        raise InvalidInputError(
-            f"compaction.late=drop needs the feature {DEAD_ROWS!r}, which this log lacks; clog"
-            f" alter --feature {DEAD_ROWS} adds it; nothing was changed"
-        )
     named = {p: manifest.orders_removed_of(p) for p, _, _ in manifest.orders_removed}
     if before is not None and after is not None and before.header == after.header:
         # All records that exist were kept, so none is late any more.
@@ -312,8 +296,8 @@ class FeatureState:
     Attributes:
         name: as `Log.upgrade` takes it.
         state: ``on``, ``off`` (it can be added), ``new logs`` (only a log created with it has it),
-            ``specified`` (no release has it yet), or ``unknown`` (the log has it, and this release
-            can read the log without knowing it, but not write it).
+            or ``unknown`` (the log has it, and this release can read the log without knowing it,
+            but not write it).
         readers: whether releases that do not know it refuse to read a log that has it; otherwise
             they refuse only to write to it.
         summary: what it is for.
@@ -338,11 +322,6 @@ def addable(name: str) -> Feature:
             else f"known features are {', '.join(sorted(FEATURES))}"
         )
         raise InvalidInputError(f"unknown feature {name!r}: {hint}; nothing was changed")
-    if not feature.is_built:
-        raise InvalidInputError(
-            f"the feature {name!r} is specified but not implemented: no release of clog can use it"
-            " yet; nothing was changed"
-        )
     return feature
 
 
@@ -372,31 +351,6 @@ def upgrade(handle: Handle, names: Iterable[str]) -> list[FeatureState]:
     if wanted:
         handle.commit(prepare, operation="upgrade")
     return _feature_states(handle.tip.head.log.features)
-
-
-def keep_row_texts(
-    handle: Handle, encoding: int, time_zone: str | None, names: tuple[str, ...] | None
-) -> RowTexts:
-    """Stores in the log, unless it has them, the rules for texts of rows, and how names in the JSON
-    of keys are spelled and ordered. Returns what the log has then: the first writer decides
-    (FORMAT.md §19).
-    """
-
-    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
-        before = tip.head.row_texts
-        after = before or RowTexts(encoding, time_zone)
-        if names is not None and after.spelled(names) is None:
-            after = replace(after, keys=(*after.keys, names))
-        if after == before:
-            return NothingToCommit()
-        is_new = ROW_TEXTS not in tip.head.log.features
-        features = lists_of([FEATURES[ROW_TEXTS]]) if is_new else None
-        return Edit(features=features, row_texts=after)
-
-    handle.commit(prepare, operation="alter")
-    kept = handle.tip.head.row_texts
-    assert kept is not None, "it existed or was committed"
-    return kept
 
 
 def give_offsets(handle: Handle) -> int:
@@ -432,8 +386,6 @@ def _feature_states(there: FeatureNames) -> list[FeatureState]:
 
 
 def _state(feature: Feature, there: FeatureNames) -> str:
-    if not feature.is_built:
-        return "unknown" if feature.name in there else "specified"
     if feature.name in there:
         return "on"
     return "new logs" if feature.at_creation else "off"
@@ -489,6 +441,7 @@ def roll(handle: Handle, partition: int | None) -> list[int]:
 PARTITIONS_MAX = 10_000
 """Tested limit: heads and commits hold columns over the partitions."""
 PARTITIONS_DEFAULT = 4
+_ORDERED = lists_of([FEATURES[ORDER_VALUES]])
 _TYPED = lists_of([FEATURES[TYPED_COLUMNS]])
 _TYPED_KEYS = lists_of([FEATURES[TYPED_KEYS]])
 
@@ -528,7 +481,7 @@ class NewLog:
         store = store_of(root, self.log_id)
         ahead_ms = now_ms - clock.monotonic_ms()
         StoreClock(store, ahead_ms, clock=clock, ids=ids).check(newest_ms=0)
-        features = NEW_LOG_FEATURES.with_added(_features_of(self.settings))
+        features = OF_EACH_LOG.with_added(_features_of(self.settings))
         features = features.with_added(self.features)
         if self.schema is not None:
             features = features.with_added(_TYPED)
@@ -604,7 +557,6 @@ def new_log(
             f" {','.join(settings.table_key_columns) or 'none'}: they have no comma, and no space"
             " around them, and with key= that config is left out; nothing was created"
         )
-    _features_of(settings)
     _check_given(settings, is_given=GIVEN_OFFSETS in features)
     problem = key_columns_problem(typed, settings.table_key_columns)
     before = (None, ()) if copied is None else _names_of(copied)

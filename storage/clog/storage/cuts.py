@@ -45,7 +45,7 @@ from clog.storage.errors import (
 from clog.storage.format.commits import Commit, Edit, Head, edit_of, read_commit, unended_after
 from clog.storage.format.cuts import CutEntry, CutLog, Keep, read_logs, stored_logs
 from clog.storage.format.documents import NONE, Offsets
-from clog.storage.format.log_info import NAMED_CUTS, NO_FEATURES, FeatureNames
+from clog.storage.format.log_info import NO_FEATURES
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.transactions import (
     COMMITTED,
@@ -70,7 +70,6 @@ _PAUSE_MS: Final = 50
 _BACK: Final = ((0, 4), (64, 2), (1024, 2))
 """How many versions a cut may be behind the newest ones, and how often to look for such a cut."""
 OPERATION: Final = "cut"
-_FEATURES: Final = FeatureNames(write=(NAMED_CUTS,))
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _PENDING: Final = 1 << 63
 """A version above all others: the transaction has not ended yet."""
@@ -426,8 +425,7 @@ def _keep_all(home: Handle, found: Found, name: str, entry: CutEntry) -> None:
                 raise version_expired(handle.store.url, version)
             if cut_id in tip.head.kept:  # An earlier try, whose reply was lost.
                 return NothingToCommit()
-            lacking = None if NAMED_CUTS in tip.head.log.features else _FEATURES
-            return Edit(features=lacking, kept={cut_id: Keep(version, *about)})
+            return Edit(kept={cut_id: Keep(version, *about)})
 
         handle.commit(prepare, operation=OPERATION)
 

@@ -39,7 +39,7 @@ from clog.storage.format.erasures import (
     receipt_to_json,
     secret_hash,
 )
-from clog.storage.format.log_info import DEAD_ROWS, ERASURES, NO_FEATURES, FeatureNames
+from clog.storage.format.log_info import ERASURES, FeatureNames
 from clog.storage.keys.hashing import key_bytes
 from clog.storage.objects.orders import header_orders
 from clog.storage.objects.writer import DataObject
@@ -50,7 +50,7 @@ from clog.storage.store.contract import ahead
 OPERATION: Final = "erase"
 PENDING: Final = "pending"
 DONE: Final = "done"
-_FEATURES: Final = FeatureNames(read=(DEAD_ROWS,), write=(ERASURES,))
+_FEATURES: Final = FeatureNames(write=(ERASURES,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +209,7 @@ def _request(
             ends={p: end for p, end in ends.items() if end},
             told=told,
         )
-        there = tip.head.log.features
-        needed = FeatureNames(
-            tuple(name for name in _FEATURES.read if name not in there),
-            tuple(name for name in _FEATURES.write if name not in there),
-        )
-        features = None if needed == NO_FEATURES else needed
-        return replace(edit, features=features, erasures={erasure_id: entry})
+        return replace(edit, features=_FEATURES, erasures={erasure_id: entry})
 
     done = handle.commit(prepare, operation=OPERATION)
     assert isinstance(done, Commit), "there is something to commit"

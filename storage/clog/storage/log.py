@@ -764,16 +764,16 @@ class Log:
         return arrow_schema(administration.evolve(self._handle, add, widen, relax))
 
     def upgrade(self, features: Iterable[str] = ()) -> list[FeatureState]:
-        """Adds features of the format to the log, in one commit and permanently, and returns all
-        features; without ``features`` it changes nothing. Releases that do not know a feature
-        refuse the log from then on.
+        """Adds features of the format, and what each log has but an older one lacks, in one commit
+        and permanently, and returns all features; without ``features`` it changes nothing. Releases
+        that do not know a feature refuse the log from then on.
 
         >>> log = Log.create("memory://help-of-upgrade")
         >>> "proposals" in [state.name for state in log.upgrade()]
         True
 
         Raises:
-            InvalidInputError: a feature is unknown, not built yet, or only for new logs.
+            InvalidInputError: a feature is unknown, or only for new logs.
         """
         return administration.upgrade(self._handle, features)
 

@@ -50,9 +50,7 @@ from clog.storage.errors import (
 )
 from clog.storage.format import documents
 from clog.storage.format.chunks import Chunk
-from clog.storage.format.commits import Head
 from clog.storage.format.documents import NONE, READERS, reader_name_of, reader_path
-from clog.storage.format.log_info import FEATURES, READER_HOLDS, FeatureNames, lists_of
 from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import Mask, Offsets
 from clog.storage.read.following import (
@@ -268,21 +266,14 @@ class Holds:
 NO_HOLDS = Holds()
 
 
-def features_of_holds(config: LogConfig) -> FeatureNames:
-    """Returns the features that a log with these configs needs, so that its readers may hold."""
-    return lists_of([FEATURES[READER_HOLDS]] if config.reader_hold_max_ms else [])
-
-
-def _hold_max_ms(head: Head, config: LogConfig) -> int:
-    """Returns how long readers of the log may hold anything; 0 if they may not."""
-    if READER_HOLDS not in head.log.features:
-        return 0
+def _hold_max_ms(config: LogConfig) -> int:
+    """Returns how long readers of a log may hold anything; 0 if they may not."""
     return min(config.reader_hold_max_ms, config.max_compaction_lag_ms)
 
 
 def read_holds(handle: Handle, config: LogConfig, *, now_ms: int) -> Holds:
     """Returns what readers of the log hold; no request if they may not."""
-    max_ms = _hold_max_ms(handle.tip.head, config)
+    max_ms = _hold_max_ms(config)
     if not max_ms:
         return NO_HOLDS
     young = readers_of(handle, after_ms=now_ms - max_ms)
@@ -354,7 +345,7 @@ def list_readers(handle: Handle, config: LogConfig, *, now_ms: int) -> list[Read
     found = list(readers_of(handle))
     if not found:
         return []
-    manifest, max_ms = handle.manifest(), _hold_max_ms(handle.tip.head, config)
+    manifest, max_ms = handle.manifest(), _hold_max_ms(config)
     holds = holds_of(found, max_ms=max_ms, now_ms=now_ms)
     return [
         Reader(name, {}, damage=str(reader))
@@ -747,8 +738,7 @@ class NamedReader(Shared):
             return True
         if now.offsets == said.offsets:
             since_ms = now.time_ms - said.time_ms
-            head = self.handle.tip.head
-            max_ms = _hold_max_ms(head, LogConfig.from_overrides(head.config))
+            max_ms = _hold_max_ms(LogConfig.from_overrides(self.handle.tip.head.config))
             held_ms = min(self._hold_ms, max_ms)  # How long a report holds anything.
             return 2 * since_ms >= min(self._expires_after_ms, held_ms or LONG_MAX)
         return now_ms - self._said_ms >= self._interval_ms

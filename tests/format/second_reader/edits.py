@@ -1,6 +1,5 @@
 """Edits (FORMAT.md §3.2, §3.3): what each of their keys does to a state."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace as changed
 from typing import Any
@@ -15,13 +14,13 @@ from second_reader.state import (
     Segment,
     State,
     bitmap,
+    check_answer,
     check_chunk,
     check_config,
     check_cuts,
     check_erasures,
     check_features,
     check_log,
-    check_row_texts,
     check_writer,
     data_object,
 )
@@ -164,7 +163,6 @@ def _horizons(state: State, value: list[list[Any]]) -> None:
 
 
 def _dead(state: State, value: list[list[Any]]) -> None:
-    need("dead-rows" in state.log["features"]["read"], "5.4", "dead rows without their feature")
     names = [tuple(entry[:3]) for entry in value]
     need(len(set(names)) == len(names), "3.2", "a chunk gets two bitmaps")
     for entry in value:
@@ -289,10 +287,6 @@ def _writers(state: State, value: list[list[Any]], objects: int) -> None:
         check_writer(entry, 2)
         first, end = integer(entry[5], "3.2"), integer(entry[6], "3.2")
         need(first <= end <= objects, "3.2", "a writer of objects that are not there")
-        if entry[1] in ("transaction", "participant"):
-            need("transactions" in state.features, "11.1", "a transaction without its feature")
-            known = "foreign" not in entry[7] or "foreign-positions" in state.features
-            need(known, "11.4", "foreign positions without their feature")
         state.writers = [each for each in state.writers if each[:2] != entry[:2]]
         state.writers.append([*entry[:5], state.version, *entry[7:]])
 
@@ -314,17 +308,15 @@ def _older_writers(state: State, value: Json) -> None:
 
 
 def _combined(state: State, value: Json) -> None:
-    need("proposals" in state.features, "21", "answers without their feature")
     before = state.combined or {"first": 0, "authors": []}
     first = max(before["first"], integer(value.get("first", 0), "21"))
     need(first < state.version, "21", "answers of later versions are forgotten")
     answers = {each[0]: each for each in before["authors"]}
     named: Any = value.get("authors", [])
     for author, number, applied in named:
-        need(bool(re.fullmatch("[0-9a-f]{16}", str(author))), "21", "no author")
-        need(isinstance(applied, bool), "21", "an answer is true or false")
+        check_answer(author, number, applied)
         was = answers.pop(author, None)
-        need(was is None or was[1] < integer(number, "21"), "20", "an operation is answered twice")
+        need(was is None or was[1] < number, "21", "an operation is answered twice")
         answers[author] = [author, number, state.version, applied, state.time_ms]
     need(len({each[0] for each in named}) == len(named), "21", "an author is named twice")
     kept = [each for each in answers.values() if each[2] > first]
@@ -374,22 +366,10 @@ def _forget(state: State, value: list[str]) -> None:
         state.released.pop(safe_path(path), None)
 
 
-def _row_texts(state: State, value: Json) -> None:
-    check_row_texts(value)
-    need("row-texts" in state.features, "19", "rules of texts without their feature")
-    before = state.row_texts
-    if before is not None:
-        same = ("encoding", "time_zone")
-        need(all(value.get(n) == before.get(n) for n in same), "19", "other rules of texts")
-        need(value["keys"][: len(before["keys"])] == before["keys"], "19", "keys are spelled anew")
-    state.row_texts = value
-
-
 def _merged(name: str) -> Callable[[State, Any], None]:
     """The step that gives `kept`, `members` or `cuts` other entries (§20)."""
 
     def step(state: State, value: Any) -> None:
-        need("named-cuts" in state.features, "20", f"{name} without their feature")
         need(isinstance(value, dict), "20", "no object")
         after = {**getattr(state, name), **value}
         setattr(state, name, {key: each for key, each in after.items() if each is not None})
@@ -429,7 +409,6 @@ STEPS: dict[str, Callable[[State, Any], None]] = {
     "combined": _combined,
     "orphan_floor": _orphan_floor,
     "oldest_readable": _oldest_readable,
-    "row_texts": _row_texts,
     "erasures": _erasures,
     "kept": _merged("kept"),
     "members": _merged("members"),

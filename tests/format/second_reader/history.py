@@ -65,9 +65,7 @@ def check_writers(
         name = (entry[1], entry[0])
         new = [*entry[:5], state.version, *entry[7:]]
         if entry[1] == "transaction":
-            visible = "undecided-records" in state.features
-            check = check_visible if visible else check_transaction
-            check(writers.get(name), new, appends=entry[5] != entry[6])
+            check_transaction(writers.get(name), new, appends=entry[5] != entry[6])
         if entry[1] == "participant" and name in writers:
             before = (writers[name][6][part] for part in ("epoch", "number"))
             now = (new[6][part] for part in ("epoch", "number"))
@@ -92,28 +90,18 @@ def with_positions(log: Log, entry: list[Any]) -> list[Any]:
     return [*entry[:6], rest, snapshots.transaction_positions(log.folder, entry)]
 
 
-def check_visible(old: list[Any] | None, new: list[Any], *, appends: bool) -> None:
-    """Refuses an entry that drops what was committed or aborted, if a transaction takes several
-    commits (§11.2).
-    """
-    before, now = old[6] if old else None, new[6]
-    if before is None or now["epoch"] != before["epoch"]:
-        check_transaction(old, new, appends=appends)
-        return
-    need(now["number"] >= before["number"], "11.1", "a transaction before the last")
-    own = [now["epoch"], now["number"], new[5]]
-    need(now["committed"] in (own, before["committed"]), "11.1", "another commit of a transaction")
-
-
 def check_transaction(old: list[Any] | None, new: list[Any], *, appends: bool) -> None:
-    """Refuses an entry that neither takes over the id nor commits its holder's next (§11.1)."""
+    """Refuses an entry that does not take over the id as it was left, or drops what was committed
+    or aborted under it (§11.1, §11.2).
+    """
     nothing = {"epoch": -1, "number": -1, "committed": None}
     before: Json = old[6] if old else nothing
     now: Json = new[6]
     if now["epoch"] == before["epoch"]:
-        need(now["number"] > before["number"], "11.1", "a transaction that is not the next")
+        need(now["number"] >= before["number"], "11.1", "a transaction before the last")
         own = [now["epoch"], now["number"], new[5]]
-        need(now["committed"] == own, "11.1", "another commit of a transaction")
+        kept = (own, before["committed"])
+        need(now["committed"] in kept, "11.1", "another commit of a transaction")
     else:
         taken = (before["epoch"] + 1, -1, before["committed"])
         found = (now["epoch"], now["number"], now["committed"])

@@ -14,10 +14,10 @@ def masks(state: State, value: list[list[Any]]) -> None:
     """Keeps what an edit says about chunks; whether it fits is known once ``covered`` was
     applied.
     """
-    need("superseded-rows" in state.features, "13", "masks without their feature")
     for entry in value:
         need(isinstance(entry, list) and len(entry) == 4, "13", "a mask of no chunk")
-        found = [c for c in partition_at(state, entry[0]).chunks() if c.name == tuple(entry[1:3])]
+        named = entry[1], integer(entry[2], "13")
+        found = [c for c in partition_at(state, entry[0]).chunks() if c.name == named]
         need(len(found) == 1, "13", "a mask of a chunk that is not there")
         new, old = mask(entry[3], found[0].rows), found[0].mask or {}
         for kind in KINDS:
@@ -30,7 +30,6 @@ def masks(state: State, value: list[list[Any]]) -> None:
 
 def covered(state: State, value: Json) -> None:
     """Applies how far partitions are covered."""
-    need("superseded-rows" in state.features, "13", "masks without their feature")
     for number, offset in value.items():
         partition = partition_at(state, number)
         need(

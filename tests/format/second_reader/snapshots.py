@@ -16,6 +16,7 @@ from second_reader.state import (
     State,
     bitmap,
     check_chunk,
+    check_combined,
     check_config,
     check_cuts,
     check_erasures,
@@ -73,10 +74,10 @@ def _read_masks(state: State, manifest: Json, head: Json) -> None:
     for partition, offset in zip(state.partitions, covered, strict=True):
         partition.covered = integer(offset, "13")
     state.masked = head.get("masked")
-    state.row_texts = head.get("row_texts")
     state.kept, state.members, state.cuts = cuts_of(head)
     state.gives_offsets = head.get("gives_offsets")
     state.combined = head.get("combined")
+    check_combined(state.combined)
 
 
 def _read_head(state: State, head: Json) -> None:
@@ -224,7 +225,6 @@ def check_head(folder: Folder, state: State, head: Json) -> None:
         "another config",
     )
     need(head.get("masked") == state.masked, "13", "another version has masks")
-    need(head.get("row_texts") == state.row_texts, "19", "the head has other rules of texts")
     need(cuts_of(head) == (state.kept, state.members, state.cuts), "20", "the head has other cuts")
     need(head.get("gives_offsets") == state.gives_offsets, "16", "offsets given since elsewhen")
     need(head.get("combined") == state.combined, "21", "the head has other answers")

@@ -164,7 +164,6 @@ class State:
     orders_removed: list[tuple[int, int, int]] = field(default_factory=list)
     uncleanable: dict[str, Json] = field(default_factory=dict)
     masked: int | None = None
-    row_texts: Json | None = None
     kept: Json = field(default_factory=dict)
     members: Json = field(default_factory=dict)
     cuts: Json = field(default_factory=dict)
@@ -213,7 +212,6 @@ class State:
             "log": self.log,
             "config": (self.config, self.config_epoch),
             "masked": self.masked,
-            "row_texts": self.row_texts,
             "cuts": (self.kept, self.members, self.cuts),
             "erasures": self.erasures,
             "gives_offsets": self.gives_offsets,
@@ -290,17 +288,25 @@ def check_log(log: Json) -> None:
     )
 
 
-def check_row_texts(value: Json) -> None:
-    """Refuses invalid rules of texts (§19)."""
-    integer(value.get("encoding"), "19")
-    need(isinstance(value.get("time_zone", ""), str), "19", "a time zone that is no text")
-    keys: Any = value.get("keys")
-    need(
-        isinstance(keys, list)
-        and all(isinstance(k, list) and all(isinstance(n, str) for n in k) for k in keys),
-        "19",
-        "no names of keys",
-    )
+def check_answer(author: Any, number: Any, applied: Any) -> None:
+    """Refuses an answer that cannot be (§21)."""
+    need(isinstance(author, str) and bool(re.fullmatch("[0-9a-f]{16}", author)), "21", "no author")
+    integer(number, "21")
+    need(isinstance(applied, bool), "21", "an answer is true or false")
+
+
+def check_combined(value: Any) -> None:
+    """Refuses invalid answers of a head (§21)."""
+    if value is None:
+        return
+    need(isinstance(value, dict) and isinstance(value.get("authors"), list), "21", "no answers")
+    integer(value.get("first"), "21")
+    for answer in value["authors"]:
+        need(isinstance(answer, list) and len(answer) == 5, "21", "no answer")
+        author, number, version, applied, time_ms = answer
+        check_answer(author, number, applied)
+        for whole in (version, time_ms):
+            integer(whole, "21")
 
 
 def check_cuts(kept: Any, members: Any, cuts: Any) -> None:

@@ -80,7 +80,6 @@ def unended_of(body: Any, count: int) -> list[Json]:
 
 def ends(state: State, value: list[Any]) -> None:
     """Decides transactions: their chunks, their markers, their entries."""
-    need("undecided-records" in state.features, "11", "ends without their feature")
     for body in value:
         name, outcome = name_of(body), body.get("outcome")
         need(outcome in DECIDED, "11.2", "no outcome")
@@ -111,7 +110,6 @@ def _decide(state: State, name: Name, outcome: str, partitions: list[int]) -> No
 
 def joins(state: State, value: list[Any]) -> list[Joining]:
     """Puts entries into the list; what they hold is known once ``add`` was applied."""
-    need("undecided-records" in state.features, "11", "undecided records without their feature")
     joining = []
     for body in value:
         entry, name = entry_of(body), name_of(body)
@@ -197,7 +195,6 @@ def unmarked(state: State, value: list[Any]) -> None:
 
 
 def _of_markers(state: State, value: Any, size: int) -> list[list[Any]]:
-    need("undecided-records" in state.features, "11", "markers without their feature")
     entries = isinstance(value, list) and all(
         isinstance(each, list) and len(each) == size for each in value
     )

@@ -32,7 +32,7 @@ def stages(spark, root):
         return rows.option("maxOffsetsPerTrigger", BATCH).load(f"{root}/{log}")
 
     def counted(df, batch_id):
-        options = {"config.segment.ms": "1"}
+        options = {"config.segment.ms": "1", "keyColumns": "key"}
         upsert(df, f"{root}/counts", "key", batch_id=batch_id, options=options)
 
     def paired(df, batch_id):
@@ -54,7 +54,8 @@ def stages(spark, root):
         "pair": (source.writeStream.foreachBatch(paired), None),
         "typed": (source.writeStream.foreachBatch(typed), None),
     }
-    changes = read("counts").select("key", "value")
+    changes = read("counts").selectExpr("cast(key as binary) key", "string(count) value")
+    changes = changes.selectExpr("key", "cast(value as binary) value")
     yield {"follow": (changes.writeStream.format("clog"), f"{root}/follow")}
 
 

@@ -25,7 +25,7 @@ from clog.storage.format.chunks import (
 )
 from clog.storage.format.commits import Edit
 from clog.storage.format.documents import NONE, data_path, dead_path, page_path
-from clog.storage.format.log_info import NEW_LOG_FEATURES, FeatureNames, LogInfo
+from clog.storage.format.log_info import OF_EACH_LOG, FeatureNames, LogInfo
 from clog.storage.format.manifest import Manifest, apply, first_manifest
 from clog.storage.format.transactions import (
     TRANSACTION,
@@ -58,7 +58,7 @@ _OFFSETS = st.dictionaries(_PARTITIONS, _NUMBERS, max_size=3)
 def log_info(partitions: int = 2) -> LogInfo:
     """Returns what version 0 says of a log."""
     seed = "0123456789abcdef"
-    return LogInfo("1" * 32, 1_000, partitions, "murmur2", seed, features=NEW_LOG_FEATURES)
+    return LogInfo("1" * 32, 1_000, partitions, "murmur2", seed, features=OF_EACH_LOG)
 
 
 def fresh_manifest(partitions: int = 2) -> Manifest:

@@ -11,7 +11,6 @@ from clog.storage.append import partitions_of, put_records, records_of
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.proposals import AppendRequest
 from clog.storage.format.commits import Commit, Edit
-from clog.storage.format.log_info import TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
 from clog.storage.format.transactions import (
     ABORTED,
     COMMITTED,
@@ -23,8 +22,6 @@ from clog.storage.format.transactions import (
     Unended,
 )
 from clog.storage.log import Log
-
-FEATURES = FeatureNames((UNDECIDED_RECORDS,), (TRANSACTIONS,))
 
 
 def name_of(log: Log, number: int = 0, transaction_id: str = "job") -> TransactionName:
@@ -57,7 +54,7 @@ def append_undecided(
         edit = request.prepare(tip, time_ms)
         assert isinstance(edit, Edit)
         joining = Joining(entry, 0, len(objects))
-        return replace(edit, features=FEATURES, unended=(joining,))
+        return replace(edit, unended=(joining,))
 
     _commit(log, prepare)
 

@@ -98,9 +98,10 @@ def test_keys_of_many_row_groups_take_few_requests(
 
 
 def test_a_sweep_costs_listings_and_what_it_deletes(dirty, clock):
-    """Replaced objects: two commits and the deletions. Orphans: five listings of possible ones and
-    one of temporary files, one of named readers, one of requests of erasures, two of what creators
-    left beside the log, a GET for each halving of the versions, and the floor's commit.
+    """Replaced objects: two commits and the deletions. Orphans: five listings of possible ones
+    and one of temporary files, one of named readers, one of requests of erasures, one of proposals,
+    two of what creators left beside the log, a GET for each halving of the versions, and the
+    floor's commit.
     """
     objects, store, log = dirty
     Cleaner(log).run_once(force=True)
@@ -112,7 +113,7 @@ def test_a_sweep_costs_listings_and_what_it_deletes(dirty, clock):
     assert released.pop("put", 0) <= 2
     assert not released
     orphans = cost(store, lambda: sweep_orphans(Work(log.handle, clock.now_ms())))
-    assert orphans.pop("list") == 10
+    assert orphans.pop("list") == 11
     assert orphans.pop("get") <= math.log2(objects) + ADMINISTRATION
     assert orphans.pop("create") == 1
     assert orphans.pop("put", 0) <= 1

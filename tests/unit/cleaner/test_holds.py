@@ -301,24 +301,6 @@ def test_s64_what_holds_cost(make_log, open_log, put, store, clock):
     assert requests == {"list": 1}
 
 
-def test_s64_the_feature_comes_with_the_config(make_log):
-    """S64: in the same commit; a log whose readers never asked has nothing of it."""
-    log = make_log()
-    assert "reader-holds" not in log.handle.tip.head.log.features
-    log.alter({"reader.hold.max.ms": "1 day"})
-    assert "reader-holds" in log.handle.tip.head.log.features.write
-    version = log.version
-    log.alter({"reader.hold.max.ms": "2 days"})
-    assert log.version == version + 1
-    log.alter({"reader.hold.max.ms": None})
-    assert "reader-holds" in log.handle.tip.head.log.features.write
-
-
-def test_s64_a_new_log_may_have_it_from_the_start(make_log):
-    log = make_log(reader_hold_max_ms=1)
-    assert "reader-holds" in log.handle.tip.head.log.features.write
-
-
 def test_s64_nobody_is_waited_for_after_being_forgotten(make_log):
     with pytest.raises(InvalidInputError, match="a forgotten reader holds nothing"):
         make_log().reader("late", expires_after_ms=1000, hold_ms=1001)

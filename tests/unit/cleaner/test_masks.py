@@ -15,20 +15,19 @@ from clog.storage.errors import CorruptionError
 from clog.storage.format import chunks as bitmap
 from clog.storage.format.chunks import ChunkMask, MaskMark, read_bitmap
 from clog.storage.format.commits import Edit
-from clog.storage.format.log_info import FeatureNames
 from clog.storage.format.manifest import apply
 from clog.storage.read.scan import KeyIndexCache
 from clog_testing.counting import CountingStore
 from clog_testing.crash import inside, memory_store
 
-FEATURE = ["superseded-rows"]
+MASKS = {"table.masks": "true"}
 EAGER = {"min.cleanable.dirty.ratio": "0"}
 
 
 @pytest.fixture
 def log(store, clock):
     made = Log.create(store, 1, EAGER, clock=clock, ids=SeededIds(1))
-    made.upgrade(FEATURE)
+    made.alter(MASKS)
     return made
 
 
@@ -58,17 +57,21 @@ def bits_of(log, kind="superseded"):
     return found
 
 
-def test_a_log_without_the_feature_pays_nothing(store, clock):
-    """Not a request, not a byte."""
+def test_a_log_for_which_nobody_wants_them_has_none(store, clock):
+    """Its rounds make none, until they are wanted; then they are kept, whatever the config says."""
     counting = CountingStore(store)
     log = Log.create(counting, 1, EAGER, clock=clock, ids=SeededIds(1))
     put(log, a="1")
     put(log, a="2")
-    with counting.count() as requests:
-        assert keep_masks(log.handle, cache(log)) == 0
-    assert requests == {}
-    assert log.handle.manifest().covered == ()
-    assert log.handle.tip.head.masked == -1
+    Cleaner(log).run_once()
+    assert (log.version, log.handle.tip.head.masked) == (2, -1)
+    log.alter(MASKS)
+    Cleaner(log).run_once()
+    assert log.handle.manifest().covered == (2,)
+    log.alter({"table.masks": "false"})
+    put(log, a="3")
+    Cleaner(log).run_once()
+    assert log.handle.manifest().covered == (3,)
 
 
 def test_what_came_is_compared_with_what_was_there(log):
@@ -127,7 +130,7 @@ def test_the_clean_part_is_taken_as_it_is(log, store, clock):
     put(other, **{f"k{i}": "v" for i in range(50)})
     other.roll()
     Cleaner(other).run_once(force=True)
-    other.upgrade(FEATURE)
+    other.alter(MASKS)
     counting = CountingStore(other.handle.store)
     indexes = KeyIndexCache(counting, seed=1)
     assert keep_masks(other.handle, indexes) == 50
@@ -331,22 +334,11 @@ def test_a_mask_that_does_not_fit_is_damage(manifest, edit, why):
         apply(manifest, edit(chunks, manifest), commit_id="1" * 32, time_ms=manifest.time_ms)
 
 
-def test_a_log_without_the_feature_has_no_masks(store, clock):
-    """An edit with masks is damage there."""
-    log = Log.create(store, 1, clock=clock, ids=SeededIds(1))
-    put(log, a="1")
-    manifest = log.handle.manifest_at(log.version)
-    with pytest.raises(CorruptionError, match="superseded-rows"):
-        apply(manifest, Edit(covered={0: 1}), commit_id="1" * 32, time_ms=manifest.time_ms)
-    both = Edit(features=FeatureNames(write=("superseded-rows",)), covered={0: 1})
-    assert apply(manifest, both, commit_id="1" * 32, time_ms=manifest.time_ms).covered == (1,)
-
-
 def test_typed_keys_of_any_width(store, clock):
     """An int32 supersedes an int64 of the same value: canonical bytes are compared."""
     schema = {"key": pa.int32(), "value": pa.struct([("n", pa.int32())])}
     log = Log.create(store, 1, schema=schema, clock=clock, ids=SeededIds(1))
-    log.upgrade(FEATURE)
+    log.alter(MASKS)
     log.append([{"key": 1, "value": {"n": None}}, {"key": 2, "value": {"n": 1}}])
     keep(log)
     log.evolve(widen={"key": pa.int64()})
@@ -361,10 +353,10 @@ def test_an_append_pays_nothing_for_masks(log, store):
     """Its requests are those of a log without them."""
     plain = memory_store()
     counted = []
-    for where, features in ((store, FEATURE), (plain, [])):
-        mine = Log.open(where) if features else Log.create(where, 1, EAGER)
+    for where, is_masked in ((store, True), (plain, False)):
+        mine = Log.open(where) if is_masked else Log.create(where, 1, EAGER)
         put(mine, a="0")
-        if features:
+        if is_masked:
             keep(mine)
         else:
             mine.alter({"retention.ms": "1"})
@@ -382,12 +374,10 @@ def test_an_append_pays_nothing_for_masks(log, store):
 def test_how_far_masks_go_is_described(log, store):
     """By partition; a log without masks has none to describe."""
     put(log, a="1", b="2")
-    assert log.describe()["partition_details"][0]["covered_offset"] == 0
+    assert log.describe()["partition_details"][0]["covered_offset"] is None
     keep(log)
     put(log, a="2")
     assert log.describe()["partition_details"][0]["covered_offset"] == 2
-    plain = Log.create(memory_store(), 1)
-    assert plain.describe()["partition_details"][0]["covered_offset"] is None
 
 
 def test_what_is_undecided_waits_and_what_was_aborted_wins_over_nothing(log):

@@ -111,7 +111,7 @@ def test_tombstones_are_found_without_reading_the_values(store, clock):
 
 def test_masks_are_carried_over_by_a_pass(log):
     """S61, FORMAT.md §13: from objects that hold offsets beside typed columns, too."""
-    log.upgrade(["superseded-rows"])
+    log.alter({"table.masks": "true"})
     cleaner = Cleaner(log)
     for values in ((1, 2, 3, 1), (2,), (3, 4)):
         for n in values:

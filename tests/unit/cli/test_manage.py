@@ -16,7 +16,8 @@ from clog.cli import output
 from clog.cli.options import Given
 from clog.storage import Log, ManualClock, administration
 from clog.storage.config.units import moment
-from clog.storage.format.log_info import NO_FEATURES
+from clog.storage.format.log_info import FEATURES
+from clog_testing.older import as_before
 from clog_testing.undecided import append_undecided
 
 T0 = 1_769_860_800_000
@@ -435,17 +436,17 @@ def test_reset_times_sets_back_what_a_clock_left(cli, url):
     cli("clean", url)
 
 
-def test_features_are_listed_and_one_is_added(cli, url, monkeypatch):
+def test_features_are_listed_and_an_older_log_is_brought_up_to_date(cli, url):
     """By `describe` and `alter`; a list changes nothing."""
-    with monkeypatch.context() as m:
-        m.setattr(administration, "NEW_LOG_FEATURES", NO_FEATURES)
+    with as_before():
         cli("create", url)
     listed = cli("describe", url, "features").stdout
     assert re.search(
         r"^dead-rows +off +a pass may mark .* \(readers and writers\)$", listed, re.MULTILINE
     )
     assert Log.open(url).version == 0
-    assert cli("alter", url, "--feature", "dead-rows").stdout == "added dead-rows\n"
+    added = cli("alter", url, "--feature", "dead-rows").stdout
+    assert added == f"added {', '.join(n for n in FEATURES if not FEATURES[n].is_choice)}\n"
     again = cli("alter", url, "--feature", "dead-rows").stdout
     assert again == "nothing to add: the log has all of these features\n"
     told = cli.json("describe", url, "features")

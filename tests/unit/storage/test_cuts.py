@@ -39,6 +39,7 @@ from clog_testing.delaying import DelayingStore
 from clog_testing.faults import CrashedError, Fault, FaultKind, Faults, FaultyStore
 from clog_testing.interrupts import Tracer, interrupted, tracing
 from clog_testing.invariants import check_log
+from clog_testing.older import as_before
 
 DAY_MS = 86_400_000
 NAMES = ("home", "left", "right")
@@ -406,11 +407,11 @@ def test_ends_that_cross_have_no_cut_between():
 
 
 @pytest.mark.parametrize("held", ["home", "left"])
-def test_what_the_release_before_shows_in_part(disk, monkeypatch, held):
+def test_what_the_release_before_shows_in_part(disk, held):
     """S74: where a log without `whole-transactions` shows one partition of a transaction, and a
     visible one that is open hides the other, the cut is from before it; then it has all of it.
     """
-    logs = [disk.create(name, partitions=2) for name in ("home", "left")]
+    logs = []
 
     def put_both(value):
         with logs[0].transaction("job") as t:
@@ -419,9 +420,8 @@ def test_what_the_release_before_shows_in_part(disk, monkeypatch, held):
                 for p in (0, 1):
                     t.append([{"key": f"k{p}", "value": value}], partition=p, **to)
 
-    with monkeypatch.context() as patch:
-        older = "clog.storage.commit.committer.keeping_whole"
-        patch.setattr(older, lambda edit, *_, **__: edit)
+    with as_before():
+        logs += [disk.create(name, partitions=2) for name in ("home", "left")]
         put_both("a")
         visible = disk.open(held).transaction("visible", visible=True)
         visible.append([{"key": "v", "value": "1"}], partition=1)

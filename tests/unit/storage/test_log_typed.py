@@ -249,8 +249,7 @@ def test_typed_keys_are_a_feature_that_older_readers_name(make_typed, monkeypatc
     assert [f.state for f in log.upgrade() if f.name == TYPED_KEYS] == ["on"]
     with pytest.raises(InvalidInputError, match="typed-keys"):
         plain.upgrade([TYPED_KEYS])
-    unbuilt = replace(FEATURES[TYPED_KEYS], is_built=False)
-    monkeypatch.setitem(FEATURES, TYPED_KEYS, unbuilt)
+    monkeypatch.delitem(FEATURES, TYPED_KEYS)
     with pytest.raises(UnsupportedFormatError, match=r"\['typed-keys'\].*upgrade clog"):
         Log.open(store)
 

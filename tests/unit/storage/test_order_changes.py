@@ -5,13 +5,11 @@ no others (S56, S57; FORMAT.md §15).
 import itertools
 import re
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import InvalidInputError
-from clog.storage.format.log_info import NO_FEATURES
 from clog_testing.crash import memory_store
 
 PAGE = Path(__file__).parents[3] / "docs/which-record-wins.md"
@@ -33,7 +31,6 @@ LOGS = {
     "by time": {"compaction.strategy": "timestamp", "compaction.late": "drop"},
     "times of commits": {"message.timestamp.type": "LogAppendTime"},
     "mirror": {},
-    "without dead rows": {},
     "from the future": {"message.timestamp.after.max.ms": "unlimited"},
 }
 
@@ -47,7 +44,6 @@ def listed(log, new):
         drops and not ordered,
         scope == "log" and strategy != "header",
         drops and strategy == "header" and scope == "key",
-        drops and ordered and log == "without dead rows",
         ordered and policy != "compact",
         ordered and log == "mirror",
         by_time and times == "LogAppendTime",
@@ -65,10 +61,8 @@ def log_of(make_log, clock):
     """Makes a log of a kind, with a record."""
 
     def make(kind):
-        older = patch("clog.storage.administration.NEW_LOG_FEATURES", NO_FEATURES)
         given = {"features": ["given-offsets"]} if kind == "mirror" else {}
-        with older if kind == "without dead rows" else patch.dict({}):
-            log = make_log(config=LOGS[kind], on=memory_store(), **given)
+        log = make_log(config=LOGS[kind], on=memory_store(), **given)
         if kind == "from the future":
             log.append([row("a", "1", timestamp=clock.now_ms() + 400 * DAY_MS)])
         elif kind == "cleaned":

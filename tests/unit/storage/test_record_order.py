@@ -182,7 +182,7 @@ def test_each_version_is_read_by_the_configs_of_its_head(make_log):
 def test_after_an_alter_all_is_dirty_and_masks_are_gone(make_log):
     """FORMAT.md §15: a record superseded by offset may win now; earlier masks would hide it."""
     log = make_log(config=QUICK)
-    log.upgrade(["superseded-rows"])
+    log.alter({"table.masks": "true"})
     log.append([row("a", "1", 7), row("b", "2", 3)])
     log.roll()
     Cleaner(log).run_once(force=True)

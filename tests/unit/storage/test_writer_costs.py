@@ -86,6 +86,17 @@ def open_log(store, seed=2):
     return Log.open(store, clock=ManualClock(), ids=SeededIds(seed))
 
 
+def alone(store, seed):
+    """A log in which nobody has met others for an hour: no answers are kept for them."""
+    log = open_log(store, seed)
+    log.handle.clock.advance(log.handle.tip.record.time_ms + 2 * 3_600_000)
+    for _ in range(2):
+        log.append(ONE)
+    combined = log.handle.tip.head.combined
+    assert combined is None or combined.authors == ()
+    return log
+
+
 def objects_of(log):
     records, _ = to_records(ONE, now_us=0)
     writer = log.object_writer()
@@ -173,7 +184,7 @@ def test_a_second_handle_reads_what_the_first_one_changed(store):
 
 def test_a_group_of_unknown_writers(store):
     """64 that wait together are one commit; each costs what it would alone, or less."""
-    log = open_log(store, seed=6)
+    log = alone(store, seed=6)
     objects = [objects_of(log)[0] for _ in range(2 * WRITERS_MAX)]
     requests = [
         AppendRequest(
@@ -200,7 +211,7 @@ def test_a_group_of_unknown_writers(store):
 
 def test_a_lost_race_reads_no_page_again(store):
     """What the first try read is kept; pages are rewritten: a sweep may have deleted the first."""
-    log, rival = open_log(store, seed=8), open_log(store, seed=9)
+    log, rival = alone(store, seed=8), open_log(store, seed=9)
     objects = objects_of(log)
     for i in range(WRITERS_MAX):
         log.append_objects(objects, Writer(f"seventh-{i}", "txn", 1))
@@ -218,7 +229,7 @@ def test_a_lost_race_reads_no_page_again(store):
 
 def test_a_writer_that_comes_back_is_known_by_its_newest_entry(store):
     """Out of its page, into the head, and into its page again."""
-    log = open_log(store, seed=10)
+    log = alone(store, seed=10)
     log.append(ONE, producer=("back", 1))
     objects = objects_of(log)
     for name, sequence in (("tenth", 1), ("eleventh", 2)):

@@ -57,7 +57,7 @@ from clog.storage.format.erasures import (
     read_request,
     receipt_to_json,
 )
-from clog.storage.format.log_info import DEAD_ROWS, FEATURES, PUBLICATIONS, LogSchema, lists_of
+from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest, apply
 from clog.storage.keys.hashing import key_bytes, partitions_for
 from clog.storage.keys.key_index import IndexHashes, index_hashes
@@ -225,7 +225,7 @@ def _is_due(work: Work, one: ErasureEntry, holds: Callable[[], Holds]) -> bool:
 
 def _killed(work: Work, planned: Manifest, due: Erasures, asked: _Asked) -> int | None:
     """Kills rows of erasures in one commit; returns how many, None if others changed them."""
-    handle, log = work.handle, planned.head.log
+    handle = work.handle
     found = _found(work.store, planned, _wanted(planned, due, asked))
     dead: list[DeadMark] = []
     emptied: list[Replacement] = []
@@ -238,7 +238,6 @@ def _killed(work: Work, planned: Manifest, due: Erasures, asked: _Asked) -> int 
             *(work.store, rows), since_ms=since_ms, stamp=planned.version, new_id=handle.ids.new_id
         )
         dead.append(DeadMark(p, *identity, bits))
-    features = None if DEAD_ROWS in log.features else lists_of([FEATURES[DEAD_ROWS]])
 
     def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
         now, columns = handle.manifest(), tip.head.partitions
@@ -259,7 +258,6 @@ def _killed(work: Work, planned: Manifest, due: Erasures, asked: _Asked) -> int 
             )
         ]
         edit = Edit(
-            features=features,
             seal=tuple((p, new_jitter_ms(work.config, uniform=handle.ids.uniform)) for p in sealed),
             replace=tuple(emptied),
             dead=tuple(dead),
@@ -582,7 +580,7 @@ def _forgotten(work: Work, names: Iterable[str]) -> bool:
     store = work.store
     begun_ms = work.now_ms - SWEEP_AFTER_MS
     forgets = store.forget_old("", begun_ms)
-    for view in FORMATS.values() if PUBLICATIONS in work.head.log.features else ():
+    for view in FORMATS.values():
         for begin in view.stray_beginnings:
             work.handle.standing.root.forget_old(begin, begun_ms)
     for name in names:

@@ -78,7 +78,6 @@ from clog.storage.format.chunks import Released
 from clog.storage.format.columns import INLINE_PARTITIONS_MAX
 from clog.storage.format.commits import Commit, Edit, Head, edit_of, read_commit
 from clog.storage.format.cuts import CutLogsAt
-from clog.storage.format.log_info import PROPOSALS
 from clog.storage.format.manifest import Manifest, overdue, read_snapshot
 from clog.storage.format.transactions import Combined, PositionsAt
 from clog.storage.format.writers import WriterPages
@@ -477,9 +476,7 @@ def _is_over(found: StoredObject, combined: Combined, before_ms: int) -> bool:
 
 
 def _old_proposals(handle: Handle, *, before_ms: int) -> list[StoredObject]:
-    """Returns proposals written before a time; one LIST in a log that may have some."""
-    if PROPOSALS not in handle.tip.head.log.features:
-        return []
+    """Returns proposals written before a time; one LIST."""
     listed = handle.store.list(documents.PROPOSALS)
     return [
         found

@@ -210,13 +210,11 @@ class RewritePolicy:
 
     Args:
         config: the log's effective configs.
-        may_mark: whether the log has announced dead rows (FORMAT.md §5.4).
         now_ms: the pass's start.
         gathered: paths of objects that exist only in memory.
     """
 
     config: LogConfig
-    may_mark: bool
     now_ms: int
     gathered: Collection[str] = frozenset()
 
@@ -241,8 +239,7 @@ class RewritePolicy:
     def may_mark_in(self, chunk: Chunk) -> bool:
         """Returns whether a few dead rows of the chunk may be marked."""
         return (
-            self.may_mark
-            and self.config.dead_rows_delay_ms > 0
+            self.config.dead_rows_delay_ms > 0
             and not is_loose(chunk, self.config)
             and not is_purge_due(chunk, self.config, now_ms=self.now_ms)
         )

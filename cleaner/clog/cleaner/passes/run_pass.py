@@ -126,7 +126,6 @@ from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import TIME_MS_MAX, Chunk, ChunkHorizon, DeadMark, Replacement
 from clog.storage.format.commits import Commit, Edit
 from clog.storage.format.documents import NONE
-from clog.storage.format.log_info import DEAD_ROWS
 from clog.storage.format.manifest import Manifest, apply
 from clog.storage.read.cleanable import cleanable_bounds
 from clog.storage.read.scan import ordering_of
@@ -600,8 +599,7 @@ def _execute_pass(
     mapped_ms = clock.monotonic_ms()
     sealed = [s for s in plan.sealed if s.base < covered]
     progress.begin_cleaning(records_total=sum(s.rows for s in sealed), now_ms=mapped_ms)
-    may_mark = DEAD_ROWS in manifest.head.log.features.read
-    policy = RewritePolicy(config, may_mark, plan.now_ms, plan.gathered.keys())
+    policy = RewritePolicy(config, plan.now_ms, plan.gathered.keys())
     judged = (
         judge.with_horizons(reading, p, policy.decided(judge.judge_segment(reading, p, s)))
         for s in sealed

@@ -76,7 +76,6 @@ from clog.storage.errors import (
 )
 from clog.storage.format.commits import Commit, Edit, Head, advance, edit_of, read_commit
 from clog.storage.format.documents import PROPOSALS, proposal_of
-from clog.storage.format.log_info import PROPOSALS as FEATURE
 from clog.storage.format.transactions import Answer, Answered, Combined, Combining
 from clog.storage.store.contract import (
     ObjectExistsError,
@@ -335,7 +334,7 @@ class Combiner:
         while True:
             op = self._begun(group, lost=lost)
             if op is None:
-                return self._committer.commit(group.prepare, operation=APPEND)
+                return self._committer.commit(group.prepare, operation=APPEND, lost=lost)
             self._waits = True
             try:
                 done = self._committed(op, lost=lost)
@@ -354,11 +353,11 @@ class Combiner:
         was ``lost`` (a writer that only races, and is faster, would otherwise let nobody in). Also
         ends what this author owes, and forgets answers that are old enough (F3, F5).
         """
-        head, combined = tip.head, tip.head.combined
+        combined = tip.head.combined
         is_given = (
             edit.reached or edit.reached_after or (edit.add is not None and edit.add.is_given)
         )
-        if edit.reset_times or is_given or FEATURE not in head.log.features:
+        if edit.reset_times or is_given:
             return edit
         mine = () if edit.combined is None else edit.combined.authors
         if not mine:
@@ -395,7 +394,7 @@ class Combiner:
             ended += self._owed(tip.head.combined)
             return Edit(combined=Combining(0, tuple(ended))) if ended else NothingToCommit()
 
-        if not self._waits and FEATURE in self._tip.commit.head.log.features:
+        if not self._waits:
             self._committer.commit(prepare, operation="sequence")
 
     def _of(self, keys: Collection[tuple[str, str]], tip: Commit) -> Iterator[tuple[str, int]]:
@@ -441,8 +440,6 @@ class Combiner:
         tip = self._tip.commit
         if not lost and self._tip.behind() >= self._near / 2:
             tip = self._tip.step()
-        if FEATURE not in tip.head.log.features:
-            return None
         try:
             if isinstance(group.prepare(tip, self._time_ms(tip)), NothingToCommit):
                 return None

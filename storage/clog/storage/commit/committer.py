@@ -69,9 +69,9 @@ from clog.storage.format.commits import (
     carried_from,
     edit_of,
     encode_commit,
-    keeping_whole,
     read_commit,
     stored_edit,
+    up_to_date,
 )
 from clog.storage.format.cuts import CutLogsAt
 from clog.storage.format.manifest import (
@@ -257,7 +257,7 @@ class Committer:
     ) -> Commit | _Nothing:
         tip, turns = self._tip, self._turns
         # Others combine: on an older tip, this commit would read their proposals in vain.
-        many = yields and operation != "append" and tip.commit.head.combined is not None
+        many = yields and operation != "append" and self._combine(tip.commit)
         newest = (yields and turns.yield_turn()) or many or tip.is_stale()
         began_ms = self._clock.monotonic_ms()
         if newest:
@@ -295,6 +295,11 @@ class Committer:
             f"{operation} on {self._store.url} lost {losses_max} commit races, the last to version"
             f" {tip.commit.version}; use fewer writers at once, or larger batches"
         )
+
+    def _combine(self, tip: Commit) -> bool:
+        """Returns whether writers combine at the moment."""
+        others = self.others
+        return tip.head.combined is not None and others is not None and others.is_crowded(tip)
 
     def _asks_for_a_turn(self, took_ms: int) -> bool:
         """Returns whether combining authors were asked to let a version pass; ``took_ms``: the
@@ -345,7 +350,7 @@ class Committer:
             edit = others.with_others(tip, edit, time_ms, lost=lost)
         if edit.reset_times:
             time_ms = self._clock.now_ms()
-        edit = keeping_whole(edit, tip.head, version=version, time_ms=time_ms)
+        edit = up_to_date(edit, tip.head)
         new_id = self._ids.new_id
         if edit.writers:
             paged = page_out_if_full(self.writer_pages, tip.head, edit.writers, new_id=new_id)
@@ -419,8 +424,8 @@ class Committer:
         and not too much must be carried until later. The snapshot is then written after the
         commit, and a later commit names it.
         """
-        tip, others = self._tip.commit, self.others
-        if operation != "append" or others is None or not others.is_crowded(tip):
+        tip = self._tip.commit
+        if operation != "append" or not self._combine(tip):
             return False
         last = tip.head.snapshot
         since = self._tip.recent.after(-1 if last is None else last.version) or ()

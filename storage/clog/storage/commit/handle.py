@@ -35,7 +35,6 @@ from typing import NoReturn, TypeVar, cast
 
 from clog.storage.commit.combining import Combiner, OperationOutcome, is_crowded
 from clog.storage.commit.committer import (
-    LOSSES_MAX,
     REFUSALS,
     Committer,
     LostRaceError,
@@ -63,7 +62,6 @@ from clog.storage.errors import (
 )
 from clog.storage.format.chunks import Append
 from clog.storage.format.commits import HINT_STRIDE, Commit, Edit, advance, edit_of
-from clog.storage.format.log_info import PROPOSALS
 from clog.storage.format.manifest import Manifest, unpage
 from clog.storage.format.transactions import WriterEntry
 from clog.storage.format.writers import WriterPages, find_writer
@@ -207,9 +205,9 @@ class Handle(Shared):
         and a LIST shows; returns the tip. Ends nothing if this process may not commit.
         """
         with self._lock:
-            if PROPOSALS in self._tip.refresh().head.log.features:
-                with suppress(StoreRefusedError, UnsupportedFormatError):
-                    self._committing[1].end(writers)
+            self._tip.refresh()
+            with suppress(StoreRefusedError, UnsupportedFormatError):
+                self._committing[1].end(writers)
             return self.tip
 
     def committers(self) -> int:
@@ -218,9 +216,11 @@ class Handle(Shared):
             return committers_of(self.tip, self._tip.recent.known)
 
     def waits(self) -> Waits | None:
-        """Returns how long appends wait for others, None if unknown; one LIST, or two."""
+        """Returns how long appends wait for others, None if unknown, or if no writers have combined
+        yet; otherwise one LIST, or two.
+        """
         with self._lock, suppress(StoreRefusedError):
-            if PROPOSALS in self.tip.head.log.features:
+            if self.tip.head.combined is not None:
                 return self._committing[1].waits()
         return None
 
@@ -294,15 +294,11 @@ class Handle(Shared):
         with self._lock:
             committer, combiner = self._committing
             tip, lost = self.tip, False
-            may_propose = PROPOSALS in tip.head.log.features
             if tip.head.combined is None or not is_crowded(tip, self.clock.now_ms()):
-                most = 1 if may_propose else LOSSES_MAX
                 try:
-                    return committer.commit(group.prepare, operation=APPEND, losses_max=most)
+                    return committer.commit(group.prepare, operation=APPEND, losses_max=1)
                 except LostRaceError:
                     lost = True
-                    if not may_propose:
-                        raise
             return combiner.append(group, lost=lost)
 
     def manifest(self) -> Manifest:

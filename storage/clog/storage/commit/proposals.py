@@ -23,7 +23,6 @@ column for them, and readers that miss no record can tell.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, Final
 
@@ -50,10 +49,7 @@ from clog.storage.format.documents import (
 )
 from clog.storage.format.log_info import (
     ERASURES,
-    FOREIGN_POSITIONS,
     GIVEN_OFFSETS,
-    NO_FEATURES,
-    FeatureNames,
     LogSchema,
 )
 from clog.storage.format.transactions import (
@@ -66,7 +62,6 @@ from clog.storage.format.transactions import (
     Positions,
     TransactionState,
     WriterEntry,
-    foreign_of,
     kept_positions,
     stored_positions,
 )
@@ -399,15 +394,10 @@ class AppendRequest:
         chunks = _bind(self.objects, ranges, tip.version + 1, append_time_ms)
         rolls = rolls_for(head.partitions, chunks, config, uniform=self.uniform)
         by = () if self.writer is None else (self._by(self.writer, known, tip),)
-        features = None
-        if self.transaction is not None and FOREIGN_POSITIONS not in head.log.features:
-            is_foreign = foreign_of(self.transaction.positions or {})
-            features = FeatureNames(write=(FOREIGN_POSITIONS,)) if is_foreign else None
         add = Append(tuple(chunks), rolls, is_given=bound is not None and bool(chunks))
         if bound is None:
-            return Edit(features=features, add=add, writers=by)
+            return Edit(add=add, writers=by)
         return Edit(
-            features=features,
             reached=bound.reached,
             start=bound.starts,
             add=add,
@@ -595,10 +585,8 @@ def joined(edits: Sequence[Edit]) -> Edit:
         return edits[0]
     adds = [edit.add or Append(()) for edit in edits]
     before = accumulate((len(add.by_object()) for add in adds), initial=0)
-    named = reduce(FeatureNames.with_added, (e.features or NO_FEATURES for e in edits), NO_FEATURES)
     return replace(
         edits[0],
-        features=named if named != NO_FEATURES else None,
         add=Append(
             tuple(pair for add in adds for pair in add.chunks),
             tuple(roll for add in adds for roll in add.rolls),

@@ -220,6 +220,12 @@ class LogConfig:
     table_publish_interval_ms: Annotated[
         int, Integer(0), "minimum ms between two publications of a changing log; 0 = in each round"
     ] = 60_000
+    table_masks: Annotated[
+        str,
+        Choice(("false", "true")),
+        "true: the cleaner records which rows are superseded, as in a published log, so that tables"
+        " are read without comparing keys",
+    ] = "false"
     partitioner: Annotated[
         str,
         Choice(("xxh3", "murmur2")),

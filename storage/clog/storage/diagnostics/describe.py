@@ -26,7 +26,6 @@ from clog.storage.format.columns import ColumnsRef
 from clog.storage.format.commits import Commit, Edit, EditRecord, Head, edit_of, read_commit
 from clog.storage.format.documents import NONE, snapshot_path
 from clog.storage.format.erasures import ErasureEntry
-from clog.storage.format.log_info import FOREIGN_POSITIONS, SUPERSEDED_ROWS
 from clog.storage.format.manifest import Manifest, apply, overdue
 from clog.storage.format.transactions import foreign_of, read_positions
 from clog.storage.format.writers import count_writers
@@ -381,8 +380,6 @@ def _waits(handle: Handle) -> dict[str, int] | None:
 
 
 def _sources(store: Store, head: Head) -> dict[str, dict[str, dict[str, int]]]:
-    if FOREIGN_POSITIONS not in head.log.features:
-        return {}
     states = {w.writer_id: w.transaction for w in head.writers if w.transaction is not None}
     found = {
         name: foreign_of(read_positions(store, state.positions)) for name, state in states.items()
@@ -428,7 +425,7 @@ def _partition(
     chunks = [c for s in segments for c in s.chunks]
     uncleanable = manifest.uncleanable.get(p)
     covered = manifest.covered[p] if manifest.covered else 0
-    has_masks = SUPERSEDED_ROWS in manifest.head.log.features
+    has_masks = manifest.head.masked != NONE
     horizons = {i: ms for i, s in enumerate(segments) if (ms := _horizon_ms(s)) is not None}
     # The delete retention point: below it no tombstone still waits for its horizon.
     point = min(horizons, default=None)

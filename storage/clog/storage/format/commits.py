@@ -89,28 +89,18 @@ from clog.storage.format.documents import (
 )
 from clog.storage.format.erasures import ERASURES_GIVEN, ErasureEntry
 from clog.storage.format.log_info import (
-    DEAD_ROWS,
     ERASURES,
     FEATURE_NAMES,
-    FOREIGN_POSITIONS,
     GIVEN_OFFSETS,
     LOG_INFO,
-    NAMED_CUTS,
     NEXT_SCHEMA,
     NO_FEATURES,
+    OF_EACH_LOG,
     ORDER_VALUES,
-    PROPOSALS,
-    PUBLICATIONS,
-    ROW_TEXT_RULES,
-    ROW_TEXTS,
-    SUPERSEDED_ROWS,
-    TRANSACTIONS,
-    UNDECIDED_RECORDS,
     WHOLE_TRANSACTIONS,
     FeatureNames,
     LogInfo,
     LogSchema,
-    RowTexts,
     check_evolution,
 )
 from clog.storage.format.transactions import (
@@ -126,13 +116,11 @@ from clog.storage.format.transactions import (
     Combining,
     Ending,
     Joining,
-    PositionsAt,
     Unended,
     WriterEntry,
     appended_by_from_json,
     ended,
     find_unended,
-    foreign_of,
     holding,
     joined,
     unended_from_json,
@@ -197,7 +185,6 @@ class Head:
     older_writers: Annotated[PageRef | None, maybe(PAGE), KEPT] = None
     pins: Annotated[Pins, _PINS] = field(default_factory=dict)
     masked: Annotated[int, INT] = NONE
-    row_texts: Annotated[RowTexts | None, ROW_TEXT_RULES] = None
     kept: Annotated[Keeps, KEEPS] = field(default_factory=dict)
     members: Annotated[Members, MEMBERS] = field(default_factory=dict)
     cuts: Annotated[Cuts, CUTS] = field(default_factory=dict)
@@ -385,11 +372,6 @@ def _mask(head: _Next, _: object) -> None:
 
 
 def _write(head: _Next, given: Sequence[AppendedBy]) -> None:
-    states = [by.entry.transaction for by in given if by.entry.transaction]
-    if states:
-        head.need(TRANSACTIONS, "a transaction")
-    if any(not isinstance(at := s.positions, PositionsAt) and foreign_of(at) for s in states):
-        head.need(FOREIGN_POSITIONS, "foreign positions")
     head.now["writers"] = with_writers(head.now["writers"], given)
 
 
@@ -433,9 +415,6 @@ def _set(name: str) -> Callable[[_Next, Any], None]:
     return lambda head, given: head.now.update({name: given})
 
 
-_UNDECIDED = (UNDECIDED_RECORDS, "undecided records")
-_MASKS = (SUPERSEDED_ROWS, "masks")
-_CUTS = (NAMED_CUTS, "kept versions of named cuts")
 _GIVEN = (GIVEN_OFFSETS, "given offsets")
 _TRUE = checked(FLAG, lambda flag: flag, "it is true, or absent")
 _CLEANS = {"names": True, "changes": True, "rewrites": _partitions_of}
@@ -484,33 +463,30 @@ class Edit:
     dead: Annotated[
         tuple[DeadMark, ...],
         seq(row(DeadMark)),
-        Part(segments=Draft.dead, feature=(DEAD_ROWS, "dead rows"), **_CLEANS),
+        Part(segments=Draft.dead, **_CLEANS),
     ] = ()
     marked: Annotated[
         tuple[tuple[int, int, int], ...],
         seq(pair(NATURAL, NATURAL, NATURAL)),
-        Part(feature=_UNDECIDED, names=True),
+        Part(names=True),
     ] = ()
     unmarked: Annotated[
         tuple[tuple[int, int], ...],
         seq(pair(NATURAL, NATURAL)),
-        Part(feature=_UNDECIDED, names=True),
+        Part(names=True),
     ] = ()
-    ends: Annotated[
-        tuple[Ending, ...], seq(ENDING), Part(head=_end, segments=Draft.ends, feature=_UNDECIDED)
-    ] = ()
-    unended: Annotated[tuple[Joining, ...], seq(JOINING), Part(feature=_UNDECIDED)] = ()
+    ends: Annotated[tuple[Ending, ...], seq(ENDING), Part(head=_end, segments=Draft.ends)] = ()
+    unended: Annotated[tuple[Joining, ...], seq(JOINING), Part()] = ()
     masks: Annotated[
         tuple[MaskMark, ...],
         seq(row(MaskMark)),
-        Part(head=_mask, segments=Draft.masks, feature=_MASKS, names=True, rewrites=_partitions_of),
+        Part(head=_mask, segments=Draft.masks, names=True, rewrites=_partitions_of),
     ] = ()
     covered: Annotated[
         Offsets,
         Part(
             head=_mask,
             segments=Draft.cover,
-            feature=_MASKS,
             names=True,
             rewrites=lambda given: {p for p, offset in given.items() if offset == 0},
         ),
@@ -554,9 +530,7 @@ class Edit:
     ] = field(default_factory=dict)
     writers: Annotated[tuple[AppendedBy, ...], seq(APPENDED_BY), Part(head=_write)] = ()
     older_writers: Annotated[PagedWriters | None, PAGED_WRITERS, Part(head=_page_out)] = None
-    combined: Annotated[
-        Combining | None, COMBINING, Part(head=_answer, feature=(PROPOSALS, "answers to proposals"))
-    ] = None
+    combined: Annotated[Combining | None, COMBINING, Part(head=_answer)] = None
     orphan_floor: Annotated[int | None, NATURAL, Part(head=_set("orphan_floor"))] = None
     oldest_readable: Annotated[int | None, NATURAL, Part(head=_set("oldest_readable"))] = None
     forget: Annotated[
@@ -564,26 +538,16 @@ class Edit:
         seq(PATH),
         Part(segments=lambda draft, given: draft.forgotten.update(given)),
     ] = ()
-    pins: Annotated[Pins, _PINS, Part(head=_pin, feature=(PUBLICATIONS, "pins"))] = field(
+    pins: Annotated[Pins, _PINS, Part(head=_pin)] = field(default_factory=dict)
+    kept: Annotated[Mapping[str, Keep | None], KEEPS_GIVEN, Part(head=_merge("kept"))] = field(
         default_factory=dict
     )
-    row_texts: Annotated[
-        RowTexts | None,
-        ROW_TEXT_RULES,
-        Part(
-            head=lambda head, given: head.now.update(row_texts=given.after(head.now["row_texts"])),
-            feature=(ROW_TEXTS, "rules of texts"),
-        ),
-    ] = None
-    kept: Annotated[
-        Mapping[str, Keep | None], KEEPS_GIVEN, Part(head=_merge("kept"), feature=_CUTS)
-    ] = field(default_factory=dict)
-    members: Annotated[
-        Mapping[str, str | None], MEMBERS_GIVEN, Part(head=_merge("members"), feature=_CUTS)
-    ] = field(default_factory=dict)
-    cuts: Annotated[
-        Mapping[str, CutEntry | None], CUTS_GIVEN, Part(head=_merge("cuts"), feature=_CUTS)
-    ] = field(default_factory=dict)
+    members: Annotated[Mapping[str, str | None], MEMBERS_GIVEN, Part(head=_merge("members"))] = (
+        field(default_factory=dict)
+    )
+    cuts: Annotated[Mapping[str, CutEntry | None], CUTS_GIVEN, Part(head=_merge("cuts"))] = field(
+        default_factory=dict
+    )
     reset_times: Annotated[bool, _TRUE, Part(head=_reset_times)] = False
     gives_offsets: Annotated[bool, _TRUE, Part(head=_give_offsets, feature=_GIVEN)] = False
 
@@ -721,16 +685,13 @@ def unended_after(
     return unended
 
 
-def keeping_whole(edit: Edit, head: Head, *, version: int, time_ms: int) -> Edit:
-    """Returns the edit with the feature that it needs if, after it, a transaction that is undecided
-    holds back more than what comes after its own first records (FORMAT.md §11.5).
+def up_to_date(edit: Edit, head: Head) -> Edit:
+    """Returns the edit with the features that each log has and this one lacks, because none of its
+    commits is of this release (FORMAT.md §0).
     """
-    if WHOLE_TRANSACTIONS in head.log.features or not (head.unended or edit.unended):
-        return edit
-    needed = (edit.features or NO_FEATURES).with_added(FeatureNames(write=(WHOLE_TRANSACTIONS,)))
-    there, kept = head.log.features, replace(edit, features=needed)
-    after = unended_after(head.unended, there, kept, version=version, time_ms=time_ms)
-    return kept if any(entry.held for entry in after) else edit
+    added = (edit.features or NO_FEATURES).with_added(OF_EACH_LOG).without(head.log.features)
+    features = None if added == NO_FEATURES else added
+    return edit if features == edit.features else replace(edit, features=features)
 
 
 def _stored(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""What a log is: its features, its schema and the rules of its texts (FORMAT.md §0, §12.1, §19).
+"""What a log is: its features and its schema (FORMAT.md §0, §12.1).
 
 *Features* are additions to the format that a log announces before it uses them. Each name is in one
 of two lists of the head. Readers and writers must know those in ``read``, and writers also those in
-``write``. Both lists only grow; a log without a feature does not use any part of it. `FEATURES` has
-every name that FORMAT.md specifies, built or not: a log with a feature that is not built yet is
-refused by this name, and the name is not used for anything else.
+``write``. Both lists only grow. Each log has those that are no choice of its owner (`OF_EACH_LOG`),
+so only the commit path asks which of these a log of an older release lacks.
 
 The *schema* of a typed log has one tree of fields for the key and one for the value. Their types
 have names of the format; `column_kinds` maps them to Arrow's and all other types. A schema never
@@ -35,7 +34,6 @@ from clog.storage.format.documents import (
     Shown,
     checked,
     listed,
-    maybe,
     record,
     whole,
 )
@@ -51,11 +49,12 @@ GIVEN_OFFSETS = "given-offsets"
 ERASURES = "erasures"
 READER_HOLDS = "reader-holds"
 TYPED_KEYS = "typed-keys"
-ROW_TEXTS = "row-texts"
 FOREIGN_POSITIONS = "foreign-positions"
 NAMED_CUTS = "named-cuts"
 PROPOSALS = "proposals"
 WHOLE_TRANSACTIONS = "whole-transactions"
+RETIRED: Final = frozenset({"row-texts"})
+"""Names that logs of older releases have, and that nothing depends on any more."""
 
 
 _PARTITIONS_MAX = 1 << 16
@@ -101,6 +100,13 @@ class FeatureNames:
             (*self.write, *(name for name in more.write if name not in self)),
         )
 
+    def without(self, others: "FeatureNames") -> "FeatureNames":
+        """Returns those that are in neither list of ``others``."""
+        return FeatureNames(
+            tuple(name for name in self.read if name not in others),
+            tuple(name for name in self.write if name not in others),
+        )
+
 
 NO_FEATURES = FeatureNames()
 FEATURE_NAMES: Final = checked(
@@ -119,8 +125,7 @@ class Feature:
         section: its section of FORMAT.md, without the sign.
         of_readers: whether readers must know it, too; otherwise only writers.
         summary: its purpose, in a line.
-        is_built: whether this clog knows it; otherwise it is only specified.
-        is_default: whether new logs have it.
+        is_choice: whether a log has it only if its owner chose what it is for; otherwise each has.
         at_creation: whether a log has it from its first version on or never.
     """
 
@@ -128,8 +133,7 @@ class Feature:
     section: str
     of_readers: bool
     summary: str
-    is_built: bool = True
-    is_default: bool = False
+    is_choice: bool = False
     at_creation: bool = False
 
 
@@ -140,13 +144,8 @@ FEATURES = {
         Feature(
             *(DEAD_ROWS, "5.4", _READERS),
             "a pass may mark dead rows in a bitmap, and rewrite them later",
-            is_default=True,
         ),
-        Feature(
-            *(TRANSACTIONS, "11.1", _WRITERS),
-            "ids under which only one holder can commit; a log gets it when the first id is"
-            " claimed",
-        ),
+        Feature(*(TRANSACTIONS, "11.1", _WRITERS), "ids under which only one holder can commit"),
         Feature(
             *(UNDECIDED_RECORDS, "11.2", _READERS),
             "records that stay undecided for a time, and markers that decide them",
@@ -154,6 +153,7 @@ FEATURES = {
         Feature(
             *(TYPED_COLUMNS, "12", _READERS),
             "keys and values as typed (Arrow) columns",
+            is_choice=True,
             at_creation=True,
         ),
         Feature(
@@ -165,17 +165,22 @@ FEATURES = {
             "versions are kept while published views of the table need them",
         ),
         Feature(
-            *(ORDER_VALUES, "15", _READERS), "the record with the highest timestamp or header wins"
+            *(ORDER_VALUES, "15", _READERS),
+            "the record with the highest timestamp or header wins; a log gets it with the first"
+            " compaction.strategy other than offset",
+            is_choice=True,
         ),
         Feature(
             *(GIVEN_OFFSETS, "16", _READERS),
             "appends that give their offsets, as a mirror of a topic needs",
+            is_choice=True,
             at_creation=True,
         ),
         Feature(
             *(ERASURES, "17", _WRITERS),
             "removal of all bytes of some keys, with a receipt; a log gets it with the first"
             " request",
+            is_choice=True,
         ),
         Feature(
             *(READER_HOLDS, "18", _WRITERS),
@@ -184,21 +189,13 @@ FEATURES = {
         Feature(
             *(TYPED_KEYS, "12.3", _READERS),
             "keys that are dates, decimals or booleans, or have such fields",
+            is_choice=True,
             at_creation=True,
         ),
-        Feature(
-            *(ROW_TEXTS, "19", _WRITERS),
-            "the rules by which upsert encodes rows as text; a log of bytes gets it with its"
-            " first rows",
-        ),
-        Feature(
-            *(FOREIGN_POSITIONS, "11.4", _WRITERS),
-            "positions in sources other than logs; a log gets it with the first of them",
-        ),
+        Feature(*(FOREIGN_POSITIONS, "11.4", _WRITERS), "positions in sources other than logs"),
         Feature(
             *(NAMED_CUTS, "20", _WRITERS),
-            "named cuts: versions of several logs that belong together; a log gets it as home of"
-            " the first transaction over several logs, or with the first cut",
+            "named cuts: versions of several logs that belong together",
         ),
         Feature(
             *(PROPOSALS, "21", _WRITERS),
@@ -207,7 +204,7 @@ FEATURES = {
         Feature(
             *(WHOLE_TRANSACTIONS, "11.5", _WRITERS),
             "what undecided transactions hold back, so that readers see all of another one or"
-            " nothing; a log gets it when one would be shown in part",
+            " nothing",
         ),
     )
 }
@@ -221,8 +218,10 @@ def lists_of(features: Sequence[Feature]) -> FeatureNames:
     )
 
 
-NEW_LOG_FEATURES = lists_of([f for f in FEATURES.values() if f.is_default])
-"""The features of a new log."""
+OF_EACH_LOG = lists_of([f for f in FEATURES.values() if not f.is_choice])
+"""The features that each log has: a new one from the beginning, one of an older release from the
+first commit of this one on.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,36 +486,6 @@ class LogInfo:
 LOG_INFO: Final = record(LogInfo)
 
 
-@dataclass(frozen=True, slots=True)
-class RowTexts:
-    """The rules by which rows become the texts of a log of bytes (FORMAT.md §19).
-
-    ``time_zone`` is that of encoding 1; ``keys`` are the names in the JSON of keys, in their order
-    and first spelling, one tuple for each set of columns that was ever a key.
-    """
-
-    encoding: Natural
-    time_zone: Annotated[str | None, maybe(TEXT)] = None
-    keys: Annotated[tuple[tuple[str, ...], ...], listed(listed(TEXT)), KEPT] = ()
-
-    def spelled(self, names: Sequence[str]) -> tuple[str, ...] | None:
-        """Returns the stored form of these names, in any case and order; None if none is stored."""
-        wanted = sorted(map(str.lower, names))
-        return next((own for own in self.keys if sorted(map(str.lower, own)) == wanted), None)
-
-    def after(self, before: "RowTexts | None") -> "RowTexts":
-        """Returns these rules; CorruptionError unless they only add keys to those ``before``."""
-        if before is not None:
-            rules = (before.encoding, before.time_zone)
-            grown = self.keys[: len(before.keys)] == before.keys
-            if (self.encoding, self.time_zone) != rules or not grown:
-                raise CorruptionError(f"rules of texts change from {before} to {self}")
-        return self
-
-
-ROW_TEXT_RULES: Final = maybe(record(RowTexts))
-
-
 def unknown(names: tuple[str, ...]) -> list[str]:
-    """Returns the names of features that this clog does not know or has not built."""
-    return sorted(n for n in names if n not in FEATURES or not FEATURES[n].is_built)
+    """Returns the names of features that this clog does not know."""
+    return sorted(n for n in names if n not in FEATURES and n not in RETIRED)

@@ -55,7 +55,7 @@ from clog.storage.errors import (
 from clog.storage.format.commits import Commit, Edit, Head, Pin
 from clog.storage.format.cuts import Keep
 from clog.storage.format.documents import is_log_id
-from clog.storage.format.log_info import PUBLICATIONS, SUPERSEDED_ROWS, FeatureNames, LogSchema
+from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest, overdue
 from clog.storage.publications.delta import DeltaView
 from clog.storage.publications.iceberg import IcebergView
@@ -81,7 +81,6 @@ LOOKS_MAX = 3
 RACES_MAX = 20
 """After this many publications by others, one after the other, a publication gives up."""
 
-_FEATURES = (PUBLICATIONS, SUPERSEDED_ROWS)
 """What a log gets when it is first published: with masks, later publications read no keys."""
 
 _S = TypeVar("_S")
@@ -509,9 +508,7 @@ class Publications(Shared):
             after = change(left, tip, delay_ms, time_ms)
             if after == before and not noted:
                 return NothingToCommit()
-            lacks = PUBLICATIONS not in tip.head.log.features
-            features = FeatureNames(write=_FEATURES) if lacks else None
-            return Edit(features=features, pins={view.row.name: after}, kept=noted)
+            return Edit(pins={view.row.name: after}, kept=noted)
 
         self._handle.commit(prepare, operation="publish")
 

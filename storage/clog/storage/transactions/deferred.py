@@ -36,7 +36,6 @@ from clog.storage.format.chunks import Append
 from clog.storage.format.commits import Commit, Edit, Head, edit_of
 from clog.storage.format.cuts import CutEntry, CutLog, stored_logs
 from clog.storage.format.documents import NONE
-from clog.storage.format.log_info import NAMED_CUTS, FeatureNames
 from clog.storage.format.transactions import (
     ABORTED,
     COMMITTED,
@@ -381,12 +380,8 @@ class CommitRequest:
         stored = stored_logs(self.handle.store, cut.logs, new_id=self.handle.ids.new_id)
         new = {i: url for i, url in cut.members.items() if head.members.get(i) != url}
         gone = {i: None for i in head.members if i not in cut.members}
-        features = edit.features or FeatureNames()
-        if NAMED_CUTS not in head.log.features:
-            features = features.with_added(FeatureNames(write=(NAMED_CUTS,)))
         return replace(
             edit,
-            features=features if features.write else None,
             members={**new, **gone},
             cuts={self.ours.id: CutEntry(None, time_ms, NONE, stored)},
         )

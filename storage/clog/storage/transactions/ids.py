@@ -35,7 +35,6 @@ from clog.storage.errors import (
 )
 from clog.storage.format.commits import Commit, Edit, Head, read_commit
 from clog.storage.format.documents import NONE
-from clog.storage.format.log_info import NAMED_CUTS, TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
 from clog.storage.format.transactions import (
     ABORTED,
     OPEN,
@@ -64,8 +63,6 @@ ID_BYTES_MAX = 512
 PRODUCER = "producer"
 OPERATION = "transaction"
 """The operation of commits that only change the state of an id."""
-_UNDECIDED = FeatureNames((UNDECIDED_RECORDS,), (TRANSACTIONS,))
-_OF_HOME = FeatureNames((UNDECIDED_RECORDS,), (TRANSACTIONS, NAMED_CUTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +233,7 @@ def raised(handle: Handle, tip: Commit, transaction_id: str) -> Edit:
     positions = kept_positions(handle.store, known, new_id=handle.ids.new_id)
     taken = TransactionState(epoch, NONE, None if known is None else known.committed, positions)
     entry = entry or WriterEntry(transaction_id, TRANSACTION, None, NONE, None, NONE)
-    is_new = TRANSACTIONS not in tip.head.log.features
     return Edit(
-        features=FeatureNames(write=(TRANSACTIONS,)) if is_new else None,
         ends=tuple(
             Ending(e.name, ABORTED) for e in left_of(tip.head, transaction_id) if not e.is_decided
         ),
@@ -364,7 +359,6 @@ def prepared_home(
             )
         _check_room(head, url=url, ending=len(mine))
         return Edit(
-            features=_lacking(head, _OF_HOME),
             ends=tuple(Ending(e.name, e.state) for e in mine),
             unended=(joining,),
             writers=(_numbered(handle, tip, held, ours),),
@@ -415,7 +409,7 @@ def prepared_part(
         edit = request.prepare(tip, time_ms)
         assert isinstance(edit, Edit)
         by = _part_entry(name, tip.version + 1, len(part.objects))
-        return replace(edit, features=_lacking(head), unended=(joining,), writers=(by,))
+        return replace(edit, unended=(joining,), writers=(by,))
 
     return prepare
 
@@ -438,7 +432,6 @@ def aborted_home(
         if held[1].number >= ours.number and (unended is None or unended.is_decided):
             return NotCommitted(by_us=True)
         return Edit(
-            features=_lacking(tip.head),
             ends=(Ending(ours, ABORTED),),
             writers=(_numbered(handle, tip, held, ours),),
         )
@@ -477,7 +470,7 @@ def ended_part(
         by = _part_entry(name, tip.version + 1, 0, forced=forced)
         writers = () if _is_before(name, state) else (by,)
         ends = (Ending(name, outcome, forced),)
-        return Edit(features=_lacking(tip.head), ends=ends, writers=writers)
+        return Edit(ends=ends, writers=writers)
 
     return prepare
 
@@ -510,15 +503,9 @@ def appended_visible(
         edit = request.prepare(tip, time_ms)
         assert isinstance(edit, Edit)
         by = _numbered(handle, tip, held, ours, len(objects))
-        return replace(edit, features=_lacking(head), unended=(joining,), writers=(by,))
+        return replace(edit, unended=(joining,), writers=(by,))
 
     return prepare
-
-
-def _lacking(head: Head, needed: FeatureNames = _UNDECIDED) -> FeatureNames | None:
-    """Returns the features that the log has not announced yet."""
-    there = head.log.features
-    return None if all(name in there for name in (*needed.read, *needed.write)) else needed
 
 
 def check_floor(

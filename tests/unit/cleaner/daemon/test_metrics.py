@@ -378,7 +378,6 @@ def test_who_waits_beside_many_writers_is_told(make_log, open_log, put):
     """
     log = make_log()
     cleaner = Cleaner(log)
-    log.upgrade(["proposals"])
     late = open_log()
     put(log, "a=1")
     put(late, "a=2")

@@ -204,7 +204,7 @@ class NoMoreCommits(WrappingStore):
 def masked(store, clock):
     """A log with masks that are files, and a cleaner that has written some before."""
     log = Log.create(NoMoreCommits(store), 1, clock=clock, ids=SeededIds(1))
-    log.upgrade(["superseded-rows"])
+    log.alter({"table.masks": "true"})
     cleaner, dice = Cleaner(log, settings=CleanerSettings(compaction=False)), Random(1)
     rows = [{"key": f"{n}", "value": "x"} for n in range(20_000)]
     for again in (True, False):

@@ -241,7 +241,6 @@ def test_a_log_that_was_crowded_gets_one_commit(make_log, open_log, put, clock):
     (FORMAT.md §21).
     """
     log = make_log()
-    log.upgrade(["proposals"])
     late = open_log()
     put(log, "a=1")
     put(late, "a=2")

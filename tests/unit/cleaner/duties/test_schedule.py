@@ -46,7 +46,7 @@ def test_sweeps_are_a_day_apart(make_log, open_log, put, store, clock):
         Cleaner(open_log(counting)).run_once()
         clock.advance(DAY_MS // 12)
     # The first one when the first version is two days old.
-    assert counting.counts["list"] == 6 * 10
+    assert counting.counts["list"] == 6 * 11
     assert [c.operation for c in log.history()].count("floor") == 6
 
 

@@ -5,7 +5,6 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.cleaner.log_round import plan_round
 from clog.cleaner.selection import TOMBSTONE_WAIT_MS_MAX
-from clog.storage.env import SeededIds
 from clog.storage.format import chunks as bitmap
 from clog_testing.crash import inside
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -331,24 +330,6 @@ def test_a_stop_between_rewriting_and_marking(
     clean(open_log())
     manifest = open_log().handle.manifest()
     assert [(p, offset) for p, _, offset in manifest.tombstones_removed] == [(0, 0)]
-
-
-def test_a_log_without_the_feature_is_rewritten(store, clock, put, clean, monkeypatch):
-    """FORMAT.md §0: who made it may not know bitmaps."""
-    from clog.storage import Log, administration
-    from clog.storage.format.log_info import NO_FEATURES
-
-    with monkeypatch.context() as patch:
-        patch.setattr(administration, "NEW_LOG_FEATURES", NO_FEATURES)
-        log = Log.create(store, 1, {"object.bytes": "800"}, clock=clock, ids=SeededIds(1))
-    log.append([{"key": f"k{i:02}", "value": "1"} for i in range(30)], partition=0)
-    log.roll()
-    clean(log)
-    put(log, "k07=2")
-    log.roll()
-    clean(log)
-    assert not any(dead(log))
-    assert sum(c.rows for c in chunks(log)) == 30
 
 
 @pytest.mark.parametrize("dies", ["value", "tombstone"])

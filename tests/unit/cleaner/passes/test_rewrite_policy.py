@@ -22,7 +22,7 @@ def action(dies, *, older=0, age_ms=0, delay_ms=DELAY, **config):
         version=1,
         dead=DeadRows(older, b"", NOW - age_ms) if older else None,
     )
-    policy = RewritePolicy(LogConfig.from_overrides(config), may_mark=True, now_ms=NOW)
+    policy = RewritePolicy(LogConfig.from_overrides(config), now_ms=NOW)
     return policy.action(JudgedChunk(chunk, Removed(superseded=dies)))
 
 

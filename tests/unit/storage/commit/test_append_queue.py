@@ -120,10 +120,8 @@ def test_those_that_wait_become_one_commit(company, values_of):
     check_log(made.log.handle.standing.root)
 
 
-def test_a_group_announces_the_features_of_its_members(company):
-    """S73: the first positions for a prefix without a log are committed together with another
-    append.
-    """
+def test_a_group_keeps_the_positions_of_its_members(company):
+    """S73: positions in a source that is no log are committed together with another append."""
     made = company()
     log, begun = made.log, []
     for name in ("a", "b"):
@@ -135,7 +133,6 @@ def test_a_group_announces_the_features_of_its_members(company):
     outcomes = made.append(*begun, ([row("c")], {}))
     assert [r.version for r in outcomes] == [3, 4, 4, 4]
     assert log.positions("a") == log.positions("b") == {"kafka:c/t": {0: 1}}
-    assert log.handle.tip.head.log.features.write == ("transactions", "foreign-positions")
     check_log(log.handle.standing.root)
 
 

@@ -40,8 +40,6 @@ from clog_testing.crash import discard, memory_store
 from clog_testing.delaying import Sleeper
 from clog_testing.model import rows_in
 
-FEATURE = "proposals"
-
 
 class Crowd:
     """Authors of one log."""
@@ -52,7 +50,6 @@ class Crowd:
         log = Log.create(
             store, partitions, config, schema=schema, clock=Sleeper(1_000_000), ids=ids
         )
-        log.upgrade([FEATURE])
         self.log = log
 
     def author(self, store=None, now_ms=1_000_000):
@@ -141,15 +138,10 @@ def test_times_that_a_clock_left_are_set_back_in_answers_too(crowd):
     assert crowd.values() == [b"b", b"a"]
 
 
-@pytest.mark.parametrize("has_feature", [True, False])
-def test_alone_it_is_as_it_was(store, has_feature):
-    """The same requests with and without the feature, and not one more byte in the head."""
+def test_alone_it_is_as_it_was(store):
+    """A lone writer makes no request for others, and leaves no byte for them in the head."""
     counting = CountingStore(store)
     log = Log.create(counting, 1, clock=Sleeper(1_000_000), ids=SeededIds(3))
-    if has_feature:
-        log.upgrade([FEATURE])
-    else:
-        log.upgrade(["transactions"])
     log.append(one("warm"))
     counting.reset()
     for n in range(5):
@@ -157,16 +149,6 @@ def test_alone_it_is_as_it_was(store, has_feature):
     expected = {"put": 5 + 1, "create": 5, "get": 5}  # A hint at version 4.
     assert counting.counts == expected
     assert "combined" not in head_to_json(log.handle.tip.head)
-
-
-def test_an_old_log_gets_it_by_an_upgrade_alone(make_log, open_log):
-    """H-W19: contention adds nothing to a log without the feature."""
-    make_log()
-    a, b = open_log(), open_log()
-    a.append(one("a"))
-    b.append(one("b"))
-    assert FEATURE not in b.handle.tip.head.log.features
-    assert b.handle.tip.head.combined is None
 
 
 def test_many_go_in_one_commit(crowd):
@@ -893,16 +875,6 @@ def test_h_w15_of_another_id_nothing_is_ended(crowd):
     assert crowd.values().count(b"old") == 1
 
 
-def test_h_w15_without_the_feature_nothing_is_listed(make_log, open_log, store):
-    """Only in a log with `proposals` is there anything to end."""
-    make_log()
-    counting = CountingStore(store)
-    log = open_log(counting)
-    with counting.count() as counts:
-        assert log.sequence("p") is None
-    assert counts["list"] == counts["create"] == 0
-
-
 def test_h_w15_nor_may_ones_own_come_later(crowd):
     """H-W15: what the same handle left after an interrupt ends as well."""
     a = crowd.author()
@@ -1273,21 +1245,17 @@ def test_what_is_answered_is_swept_within_a_round(crowd):
 
 def test_how_long_appends_wait_is_told_where_it_is_asked(crowd):
     """`Log.describe`: what waits and what was answered, by two LISTs at most; by none if it is not
-    requested, or nobody proposes.
+    requested, or no writers have combined yet.
     """
-    left_waiting(crowd)
     counting = CountingStore(crowd.store)
     log = crowd.author(counting)
-    assert log.describe()["waits"] is None
+    assert log.describe()["waits"] is log.describe(waits=True)["waits"] is None
     assert counting.counts["list"] == 0
-    waits = log.describe(waits=True)["waits"]
-    assert (waits["waiting"], waits["answered"]) == (1, 0)
-    assert counting.counts["list"] <= 2
     combining(crowd)
+    left_waiting(crowd)
     waits = log.describe(waits=True)["waits"]
-    assert (waits["waiting"], waits["answered"]) == (0, 2)
-    plain = Log.create("memory://no-proposals-here")
-    assert plain.describe(waits=True)["waits"] is None
+    assert (waits["waiting"], waits["answered"]) == (1, 2)
+    assert counting.counts["list"] <= 2
 
 
 def test_who_may_not_list_is_not_told_how_long_appends_wait(crowd):

@@ -59,8 +59,7 @@ def author(store):
 
 def make(store, partitions=1):
     log = Log.create(store, partitions, clock=Sleeper(NOW_MS), ids=SeededIds(next(_seeds)))
-    log.upgrade(["proposals"])
-    for _ in range(3):
+    for _ in range(4):
         append(log)
     assert log.version == 4
     return log

@@ -137,7 +137,7 @@ def test_beside_others_no_append_waits_for_a_snapshot(pages):
     """K3: while writers combine, the writer of a version writes its snapshot afterwards, and the
     next commit but one that may name it does; alone each names that of the version before.
     """
-    Log.create(pages, clock=Sleeper(NOW_MS), ids=SeededIds(1)).upgrade(["proposals"])
+    Log.create(pages, clock=Sleeper(NOW_MS), ids=SeededIds(1))
     seeds = count(10)
 
     def author():

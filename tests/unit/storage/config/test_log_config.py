@@ -48,6 +48,7 @@ DEFAULTS = {
     "segment.jitter.ms": "0",
     "segment.ms": "604800000",
     "table.key.columns": "",
+    "table.masks": "false",
 }
 LOWEST = {
     "compression.zstd.level": 1,

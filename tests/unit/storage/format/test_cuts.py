@@ -101,13 +101,6 @@ def test_many_logs_are_a_document():
         discard(store)
 
 
-def test_a_log_without_the_feature_has_none():
-    for part in ("kept", "members", "cuts"):
-        edit = Edit(**{part: getattr(GIVEN, part)})
-        with pytest.raises(CorruptionError, match="lacks feature 'named-cuts'"):
-            advance(HEAD, edit, version=8, time_ms=9)
-
-
 @pytest.mark.parametrize(
     "broken",
     [

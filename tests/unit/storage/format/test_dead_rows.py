@@ -22,7 +22,6 @@ from clog.storage.format.chunks import (
 )
 from clog.storage.format.commits import Edit
 from clog.storage.format.documents import stamp_of
-from clog.storage.format.log_info import FeatureNames
 from clog.storage.format.manifest import apply
 from clog.storage.read.scan import cut, plan_range, read_pieces
 from clog_testing.counting import CountingStore
@@ -188,13 +187,3 @@ def test_what_a_bitmap_must_not_be(marked):
     with pytest.raises(CorruptionError):
         apply(manifest, Edit(dead=(good, good)), commit_id="x", time_ms=manifest.time_ms)
     assert apply(manifest, Edit(dead=(good,)), commit_id="x", time_ms=manifest.time_ms)
-
-
-def test_a_log_that_did_not_announce_them_has_none(marked):
-    """FORMAT.md §5.4: a reader that does not know them would show dead rows."""
-    manifest = marked.handle.manifest()
-    info = replace(manifest.head.log, features=FeatureNames())
-    manifest = replace(manifest, head=replace(manifest.head, log=info))
-    mark = DeadMark(0, *chunks_of(marked)[0].identity, chunks_of(marked)[0].dead)
-    with pytest.raises(CorruptionError, match="feature 'dead-rows'"):
-        apply(manifest, Edit(dead=(mark,)), commit_id="x", time_ms=manifest.time_ms)

@@ -5,19 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from clog.storage.format.log_info import FEATURES, NEW_LOG_FEATURES, FeatureNames, lists_of, unknown
+from clog.storage.format.log_info import FEATURES, OF_EACH_LOG, FeatureNames, unknown
 
 FORMAT = Path(__file__).parents[4] / "storage" / "FORMAT.md"
 
 
 def test_the_document_lists_what_the_registry_has():
-    """FORMAT.md §0: name, list, section and whether it is built."""
-    row = r"^\| `([a-z-]+)` \| `(read|write)` \|.*\| §(.*) \| (yes|no)"
+    """FORMAT.md §0: name, list and section, those of each log first, then the choices."""
+    row = r"^\| `([a-z-]+)` \| `(read|write)` \|.*\| §(.*) \|$"
     found = re.findall(row, FORMAT.read_text(), re.MULTILINE)
-    words = {True: "yes", False: "no"}
     assert found == [
-        (f.name, "read" if f.of_readers else "write", f.section, words[f.is_built])
-        for f in FEATURES.values()
+        (f.name, "read" if f.of_readers else "write", f.section)
+        for f in sorted(FEATURES.values(), key=lambda f: f.is_choice)
     ]
 
 
@@ -40,17 +39,14 @@ def test_a_name_is_added_once_and_never_moves(more, both):
     assert FeatureNames(("a", "b"), ("c",)).with_added(more) == both
 
 
-def test_new_logs_have_only_what_is_built():
-    """Nobody could read them otherwise."""
-    assert "dead-rows" in NEW_LOG_FEATURES.read
-    assert unknown((*NEW_LOG_FEATURES.read, *NEW_LOG_FEATURES.write)) == []
+def test_each_feature_is_of_each_log_or_a_choice():
+    """FORMAT.md §0: at most five are choices, and nothing else is left to a log."""
+    choices = {f.name for f in FEATURES.values() if f.is_choice}
+    assert len(choices) == 5
+    assert {*OF_EACH_LOG.read, *OF_EACH_LOG.write} == FEATURES.keys() - choices
+    assert all((name in OF_EACH_LOG.read) is FEATURES[name].of_readers for name in OF_EACH_LOG.read)
 
 
-def test_what_is_not_built_is_not_known():
-    """FORMAT.md §0: specified is not enough."""
-    names = tuple(FEATURES)
-    assert set(unknown(names)) == {f.name for f in FEATURES.values() if not f.is_built}
-    assert unknown(("ink", *names)) == sorted({"ink", *unknown(names)})
-    lists = lists_of(list(FEATURES.values()))
-    assert all((name in lists.read) is FEATURES[name].of_readers for name in names)
-    assert len(lists.read) + len(lists.write) == len(names)
+def test_names_of_earlier_releases_stay_known():
+    """Whoever refused one would shut out its logs."""
+    assert unknown(("ink", "row-texts", *FEATURES)) == ["ink"]

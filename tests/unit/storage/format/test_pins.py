@@ -1,7 +1,5 @@
 """Pins in edits and heads (FORMAT.md §14)."""
 
-from dataclasses import replace
-
 import pytest
 
 from clog.storage.errors import CorruptionError
@@ -37,11 +35,6 @@ def test_an_edit_with_pins_is_read_back():
     value = edit_to_json(PINNED)
     assert value["pins"] == {"delta": [[0, 3, 5], [1, 7, 9]]}
     assert edit_from_json(value, version=8) == PINNED
-
-
-def test_a_log_without_the_feature_has_none():
-    with pytest.raises(CorruptionError, match="lacks feature 'publications'"):
-        advance(HEAD, replace(PINNED, features=None), version=8, time_ms=9)
 
 
 @pytest.mark.parametrize("views", [(1, 0), (1, 1)])

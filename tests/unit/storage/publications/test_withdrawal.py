@@ -13,7 +13,6 @@ from clog.cleaner.duties.sweep import sweep_released
 from clog.storage import ClogError, InvalidInputError, Log
 from clog.storage.diagnostics.verify import Check, verify_log
 from clog.storage.format.commits import Edit, Pin
-from clog.storage.format.log_info import FeatureNames
 from clog.storage.store.contract import StoreRefusedError, WrappingStore
 from clog_testing.published import delta_rows, delta_versions, iceberg_rows, iceberg_versions
 
@@ -65,11 +64,10 @@ def rows_of(log):
 
 def pin_without_view(log, name):
     """What a publication of an earlier release left when it was refused after its pin."""
-    before = FeatureNames(write=("publications", "superseded-rows"))
     number = FIRST[name]
 
     def prepare(tip, time_ms):
-        return Edit(features=before, pins={name: (Pin(number, tip.version, time_ms),)})
+        return Edit(pins={name: (Pin(number, tip.version, time_ms),)})
 
     log.handle.commit(prepare, operation="publish")
 

@@ -299,7 +299,7 @@ def test_rows_are_counted_without_reading_them(make_log, store):
     """
     counting = CountingStore(store)
     log = make_log(partitions=1, on=counting, config={"min.cleanable.dirty.ratio": "0"})
-    log.upgrade(["superseded-rows"])
+    log.alter({"table.masks": "true"})
     put(log, **{f"k{i}": "1" for i in range(50)})
     put(log, k3="2", k4=None)
     Cleaner(log).run_once()

@@ -106,7 +106,7 @@ def test_masks_of_the_log_are_the_answer(make_log, store):
     compared by their keys.
     """
     log = make_log(partitions=2)
-    log.upgrade(["superseded-rows"])
+    log.alter({"table.masks": "true"})
     put(log, 0, a="1", b="2")
     put(log, 0, a="2", c=None)
     expected = masks_of(log)

@@ -17,7 +17,7 @@ from clog.storage import (
     TransactionTimeoutError,
 )
 from clog.storage.env import SeededIds
-from clog.storage.format.commits import Edit, edit_of, head_to_json, read_commit
+from clog.storage.format.commits import Edit, head_to_json
 from clog.storage.format.transactions import TRANSACTION, Committed
 from clog.storage.format.writers import WRITERS_MAX
 from clog.storage.objects.records import to_records
@@ -472,15 +472,12 @@ def test_a_recreated_log(make_log, store):
 
 
 def test_a_log_without_transactions_pays_nothing(make_log):
-    """FORMAT.md §0: not a byte, until an id is taken over; then the feature is announced, once."""
+    """Not a byte, until an id is taken over."""
     log = make_log()
     log.append(rows("a"), producer=("p", 1))
-    assert "transaction" not in str(head_to_json(log.handle.tip.head))
-    log.transaction("job").abort()
-    log.transaction("other").abort()
-    assert log.handle.tip.head.log.features.write == ("transactions",)
-    edits = [edit_of(log.handle.store, read_commit(log.handle.store, v).record) for v in (2, 3)]
-    assert [edit.features is None for edit in edits] == [False, True]
+    head = head_to_json(log.handle.tip.head)
+    assert [writer[1] for writer in head["writers"]] == ["producer"]
+    assert "unended" not in head
 
 
 def test_ids_in_pages_of_older_writers(make_log, open_log, values_of, store):

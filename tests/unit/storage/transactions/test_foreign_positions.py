@@ -7,8 +7,7 @@ from clog.storage.diagnostics.describe import history
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents, writers
-from clog.storage.format.commits import Edit, advance, edit_from_json
-from clog.storage.format.log_info import FOREIGN_POSITIONS, FeatureNames
+from clog.storage.format.commits import edit_from_json
 from clog.storage.format.transactions import TRANSACTION, PositionsAt
 from clog_testing.crash import inside
 from clog_testing.invariants import check_log
@@ -38,16 +37,14 @@ def commit_positions(log, source, offsets, name="job"):
 
 def test_they_are_committed_beside_those_in_logs(make_log, open_log, store):
     """S73: with the records, by name and partition, with their marks; an abort leaves the earlier
-    ones, and so do other partitions, names and ids; the feature comes with the first.
+    ones, and so do other partitions, names and ids.
     """
     log = make_log()
     with log.transaction("job") as t:
         t.positions(log, {0: 0})
-    assert FOREIGN_POSITIONS not in log.handle.tip.head.log.features
     with log.transaction("job") as t:
         t.append(ONE)
         t.positions(TOPIC, {0: (42, "7"), 1: 17})
-    assert FOREIGN_POSITIONS in log.handle.tip.head.log.features.write
     t = log.transaction("job")
     t.positions(TOPIC, {0: 43})
     assert open_log().positions("job") == {log.id: {0: 0}, TOPIC: {0: 42, 1: 17}}
@@ -146,22 +143,6 @@ def test_what_is_no_position(make_log, offsets):
     with pytest.raises(InvalidInputError, match=r"is not a position in kafka:"):
         t.positions(TOPIC, offsets)
     assert (t.commit().offsets, log.positions("job")) == ({}, {})
-
-
-def test_an_edit_without_the_feature_is_damage(make_log):
-    """FORMAT.md §11: for whoever knows it."""
-    log = make_log()
-    log.transaction("job")
-    state = {"epoch": 0, "number": 0, "committed": [0, 0, 2], "foreign": {TOPIC: {}}}
-    state["foreign"][TOPIC] = {"p": [0], "offset": [1]}
-    value = {"writers": [["job", "transaction", None, -1, None, 0, 0, state]]}
-    head = log.handle.tip.head
-    with pytest.raises(CorruptionError, match="lacks feature 'foreign-positions'"):
-        advance(head, edit_from_json(value, version=2), version=2, time_ms=0)
-    value["features"] = {"read": [], "write": [FOREIGN_POSITIONS]}
-    after = advance(head, edit_from_json(value, version=2), version=2, time_ms=0)
-    assert FOREIGN_POSITIONS in after.log.features
-    assert Edit(features=FeatureNames(write=(FOREIGN_POSITIONS,))) != Edit()
 
 
 @pytest.mark.parametrize("name", ["a" * 32, "kafka:", "x", "kafka://h/t", 7])

@@ -4,11 +4,10 @@ import pytest
 
 from clog.state.table import StateTable
 from clog.storage import InvalidInputError, Log, OffsetOutOfRangeError
-from clog.storage.errors import CorruptionError
-from clog.storage.format.commits import Edit, head_to_json
-from clog.storage.format.transactions import COMMITTED, Ending
+from clog.storage.format.commits import head_to_json
+from clog.storage.format.transactions import COMMITTED
 from clog_testing.invariants import check_log
-from clog_testing.undecided import append_undecided, end, name_of
+from clog_testing.undecided import append_undecided, end
 
 
 def rows(*values, key="k"):
@@ -142,20 +141,10 @@ def test_a_state_table_waits_for_the_end(half_done, store, tmp_path):
 
 
 def test_logs_without_transactions_have_nothing_of_it(make_log):
-    """A log that does not use the feature has not a single byte of it."""
+    """The head of a log without them has not a single byte for them."""
     log = make_log()
     log.append(rows("a"))
     assert "unended" not in head_to_json(log.handle.tip.head)
-    assert "undecided" not in str(log.handle.tip.head.log.features)
-
-
-def test_an_end_without_the_feature_is_damage(make_log):
-    """An edit with undecided records needs the feature."""
-    log = make_log()
-    with pytest.raises(CorruptionError, match="lacks feature 'undecided-records'"):
-        log.handle.commit(
-            lambda *_: Edit(ends=(Ending(name_of(log), COMMITTED),)), operation="transaction"
-        )
 
 
 def test_there_are_two_levels(make_log):

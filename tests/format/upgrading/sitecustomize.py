@@ -14,7 +14,11 @@ _link = os.link
 
 
 def _mortal(source, target, **more):
-    found = re.search(r"/([^/]+)/_clog/[^/]+/commits/\d{20}\.json$", os.fspath(target))
+    at = more.get("dst_dir_fd")
+    whole = (
+        os.fspath(target) if at is None else f"{Path('/proc/self/fd', str(at)).readlink()}/{target}"
+    )
+    found = re.search(r"/([^/]+)/_clog/[^/]+/commits/\d{20}\.json$", whole)
     folder, log, nth = os.environ["CLOG_DIES"].rsplit(maxsplit=2)
     begun = Path(folder, "begun")
     if found is None or not begun.exists():

@@ -1,7 +1,7 @@
 """Runs all benchmarks that this machine can, one after the other, and writes what they found.
 
     python benchmarks/run.py --quick            # small data; prints the tables
-    python benchmarks/run.py                    # results/, docs/benchmarks.md, its pictures
+    python benchmarks/run.py                    # results/, results.md, docs/benchmarks.md
     python benchmarks/run.py --only limits --set rows=100000
     python benchmarks/run.py --list
 
@@ -84,7 +84,7 @@ def main() -> int:
                 f"fell by more than 10 %: {scenario}: {what} beside {who}: {was:.2f}, now {now:.2f}"
             )
     if args.out == BENCHMARKS / "results":
-        write_docs(args.out, BENCHMARKS.parent / "docs")
+        write_docs(args.out, BENCHMARKS.parent)
         write_table(BENCHMARKS.parent / "README.md", load(args.out))
     else:
         print(report(args.out))

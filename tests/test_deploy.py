@@ -158,7 +158,7 @@ def test_who_restarts_asks_whether_the_process_goes_on():
     assert "/healthz" in compose["healthcheck"]["test"][-1]
 
 
-DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "cleaner" / "README.md"]
+DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "cleaner" / "README.md"]
 DAEMON = re.compile(
     r"^\s*(?:\$ )?(?:CLOG_UI_TOKEN=\S+ )?clog ((?:cleaner|ui) [^#>\n]+)", re.MULTILINE
 )

@@ -21,11 +21,14 @@ from click.testing import CliRunner
 from clog.storage import Log
 
 ROOT = Path(__file__).parent.parent
+PATTERNS = ("*.md", "*/README.md", "*/*/README.md", "docs/*.md", "docs/guests/*.md", "storage/*.md")
 DOCUMENTS = sorted(
-    str(path.relative_to(ROOT))
-    for pattern in ("*.md", "*/README.md", "*/*/README.md", "docs/*.md", "storage/*.md")
-    for path in ROOT.glob(pattern)
-    if not any(part.startswith(".") or part == "node_modules" for part in path.parts)
+    {
+        str(path.relative_to(ROOT))
+        for pattern in PATTERNS
+        for path in ROOT.glob(pattern)
+        if not any(part.startswith(".") or part == "node_modules" for part in path.parts)
+    }
 )
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 OPTION = re.compile(r"(?<!\S)--?[a-z][a-z-]*")
@@ -127,10 +130,44 @@ def test_the_commands_of_the_operations_guide_run(name, more, tmp_path, monkeypa
 
     monkeypatch.chdir(tmp_path)
     Log.create("logs/orders").append([{"key": "a", "value": "1"}])
-    shown = {command.split()[1]: command for path, command in CLOG if path == "docs/operations.md"}
-    words = shlex.split(shown[name].replace("s3://my-bucket/", "").replace(":9404", ":0"))
+    shown = [command for path, command in CLOG if path == "docs/running.md"]
+    first = next(command for command in shown if command.split()[1] == name)
+    words = shlex.split(first.replace("s3://my-bucket/", "").replace(":9404", ":0"))
     done = CliRunner().invoke(app, [*words[1:], *more.split()])
     assert done.exit_code == 0, done.output
+
+
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+def anchors(path):
+    """Of the headings of a page, as GitHub and the site make them."""
+    found = []
+    for heading in re.findall(r"^#+ (.+)", BLOCK.sub("", path.read_text()), re.MULTILINE):
+        text = re.sub(r"\]\([^)]*\)", "", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-")
+        found.append(f"{anchor}-{found.count(anchor)}" if anchor in found else anchor)
+    return found
+
+
+def test_no_link_leads_nowhere():
+    """Each file is there, and each heading."""
+    pages = [*DOCUMENTS, *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/decisions/*.md"))]
+    for path in pages:
+        for target, anchor in LINK.findall(BLOCK.sub("", (ROOT / path).read_text())):
+            there = (ROOT / path).parent / target if target else ROOT / path
+            assert there.exists(), f"{path}: {target}"
+            if anchor and there.suffix == ".md":
+                assert anchor in anchors(there), f"{path}: {target}#{anchor}"
+
+
+def test_the_index_has_every_page():
+    """docs/README.md, those of guests apart; there are at most 20 others."""
+    index = {target for target, _ in LINK.findall((ROOT / "docs/README.md").read_text())}
+    pages = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").glob("*.md")}
+    guests = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs/guests").glob("*.md")}
+    assert pages - {"README.md"} | guests <= index
+    assert len(pages) <= 21
 
 
 def test_rules_are_named_in_words():
@@ -284,7 +321,8 @@ def test_wheel_and_image_have_the_version_that_is_built():
         for path in DOCUMENTS + manifests
         for name in re.findall(r"\b(?:pyspark_clog-|clog:)(\d[\d.]*\d)", (ROOT / path).read_text())
     ]
-    assert {path for path, _ in found} >= {"README.md", "docs/clouds.md", "deploy/helm/values.yaml"}
+    paths = {path for path, _ in found}
+    assert paths >= {"README.md", "docs/running.md", "deploy/helm/values.yaml"}
     assert [one for one in found if one[1] != version] == []
     newest = re.search(r"^## (.+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
     assert "unreleased" in newest.lower() or newest.partition(",")[0] == version

@@ -1,6 +1,7 @@
 """The table in README.md: a line for each headline, between two marks.
 
-A choice of what each scenario measures, with what clog loses; docs/benchmarks.md has every figure.
+A choice of what each scenario measures, with what clog loses; benchmarks/results.md has every
+figure.
 """
 
 import importlib

@@ -13,6 +13,11 @@ from harness.plots import draw
 from harness.results import RATIO, base_of, load, median_ratio, pair, ratios, short
 
 REMARKS = Path(__file__).parent.parent / "remarks.md"
+FIGURES = """# All figures of the benchmarks
+
+`python benchmarks/run.py` generates this page from `benchmarks/results/`; do not edit it.
+[Benchmarks](../docs/benchmarks.md) says what the figures mean, and where clog loses.
+Below each table are its command, the machine, the versions and the sizes."""
 SENTENCE_END = re.compile(r"(?<!e\.g)(?<!i\.e)([.?!][)\"*_]*)\s+")
 
 
@@ -87,17 +92,22 @@ def report(folder: Path) -> str:
     results = load(folder)
     parts = [_targets(results)]
     parts += [_scenario(result) for result in results.values()]
-    return "\n\n".join(part for part in parts if part)
+    return _page(parts)
 
 
-def write_docs(folder: Path, docs: Path) -> None:
-    """Makes `docs/benchmarks.md` and the pictures that it shows."""
+def write_docs(folder: Path, root: Path) -> None:
+    """Makes `docs/benchmarks.md` with the pictures that it shows, and `benchmarks/results.md`."""
     results = load(folder)
-    pictures = draw(results, docs / "benchmarks")
+    pictures = draw(results, root / "docs" / "benchmarks")
     shown = "\n".join(f"![{title}](benchmarks/{name})" for name, title in pictures)
     parts = [REMARKS.read_text().strip(), _targets(results), shown]
-    parts += [_scenario(result) for result in results.values()]
-    (docs / "benchmarks.md").write_text("\n\n".join(part for part in parts if part) + "\n")
+    (root / "docs" / "benchmarks.md").write_text(_page(parts))
+    parts = [FIGURES, *(_scenario(result) for result in results.values())]
+    (root / "benchmarks" / "results.md").write_text(_page(parts))
+
+
+def _page(parts: list[str]) -> str:
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _targets(results: dict[str, dict[str, Any]]) -> str:

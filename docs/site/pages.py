@@ -36,9 +36,7 @@ OUT_OF_SEARCH = re.compile(
     r"(\w+/)*(decisions|tests|integration|benchmarks)/|(CHANGELOG|CONTRIBUTING|RELEASE|STYLE|SECURITY)\.md"
 )
 """Pages that are found by their place: they would stand before the guides, which are shorter."""
-GUIDE = re.compile(
-    r"README\.md|docs/(five-minutes|spark-sql|running|clouds|why-slow|faq|operations)\.md"
-)
+GUIDE = re.compile(r"README\.md|docs/(five-minutes|spark-sql|running|troubleshooting)\.md")
 """Pages that stand first: what a newcomer asks for."""
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 

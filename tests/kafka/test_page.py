@@ -1,4 +1,4 @@
-"""docs/coming-from-kafka.md, followed by its own commands from a topic to a query and back out."""
+"""docs/guests/kafka.md, followed by its own commands from a topic to a query and back out."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from clog.storage import Log
 
 pytestmark = pytest.mark.nightly
 
-PAGE = Path(__file__).parents[2] / "docs/coming-from-kafka.md"
+PAGE = Path(__file__).parents[2] / "docs/guests/kafka.md"
 
 
 def test_a_topic_becomes_a_log_and_a_topic_again(kafka, tmp_path, monkeypatch):

@@ -204,7 +204,7 @@ def test_the_examples_for_users_of_kafka_run(spark, tmp_path):
     orders = [("order-1", "created"), ("order-2", "paid")]
     records = [{"key": key, "value": f'{{"state": "{state}"}}'} for key, state in orders]
     Log.create(str(tmp_path / "orders")).append(records)
-    code, first = spark_blocks("docs/coming-from-kafka.md")
+    code, first, *_ = spark_blocks("docs/coming-from.md")
     run_block(code, spark, tmp_path, "orders", "paid-orders", "checkpoint")
     made = run_block(first, spark, tmp_path, "events")["events"]
     made.write.format("clog").mode("append").save(str(tmp_path / "unsaid"))
@@ -217,7 +217,7 @@ def test_the_examples_for_users_of_kafka_run(spark, tmp_path):
 
 def test_the_examples_for_users_of_delta_run(spark, tmp_path):
     """The same."""
-    table, typed, stream, once = spark_blocks("docs/coming-from-delta.md")
+    _, _, table, typed, stream, once = spark_blocks("docs/coming-from.md")
     run_block(table, spark, tmp_path, "prices")
     found = run_block(typed, spark, tmp_path, "stock-log")
     names = ("deliveries", "progress", "stock-now")
@@ -227,7 +227,7 @@ def test_the_examples_for_users_of_delta_run(spark, tmp_path):
 
 def test_the_example_of_tables_runs(spark, tmp_path):
     """The same."""
-    (code,) = spark_blocks("docs/state-tables.md")
+    (code,) = spark_blocks("docs/state.md")
     run_block(code, spark, tmp_path, "accounts")
 
 
@@ -274,13 +274,13 @@ def test_the_example_of_native_reads_runs(spark, tmp_path):
     run_block(code, spark, tmp_path, "orders")
 
 
-@pytest.mark.parametrize("path", ["docs/coming-from-kafka.md", "docs/coming-from-delta.md"])
-def test_options_in_the_tables_exist(path):
-    """What replaces a source's option, or is "the same", is an option of clog."""
+@pytest.mark.parametrize("heading", ["Source options", "Streaming source"])
+def test_options_in_the_tables_exist(heading):
+    """What replaces an option of Kafka's or Delta's source, or is "the same", is one of clog's."""
     from clog.connector.options import NAMES
 
-    text = (ROOT / path).read_text()
-    table = re.split(r"## (?:Streaming source|Source options)\n", text)[1].split("\n## ")[0]
+    text = (ROOT / "docs/coming-from.md").read_text()
+    table = text.split(f"### {heading}\n")[1].split("\n### ")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")]
     cells = [theirs if ours.strip() == "the same" else ours for theirs, ours in rows]
     named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}

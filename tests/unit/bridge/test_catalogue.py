@@ -1,4 +1,4 @@
-"""Why a captured table is loaded again, without the database (`docs/capture.md`)."""
+"""Why a captured table is loaded again, without the database (`docs/guests/databases.md`)."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which changes of a MySQL table stop its capture, without the server (`docs/capture.md`)."""
+"""Which changes of a MySQL table stop its capture, with no server (docs/guests/databases.md)."""
 
 import pytest
 

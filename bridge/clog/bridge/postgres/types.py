@@ -1,5 +1,5 @@
 """Maps PostgreSQL's types to columns of logs, and converts values from the text that the server
-prints (docs/capture-types.md).
+prints (docs/guests/databases.md).
 
 Both sources, the COPY of the first load and the stream, give each value as *text*: every type has
 one, even those of extensions, and it is exact in a session with the settings `SESSION`. So both use

@@ -1170,7 +1170,7 @@ def test_a_flood_leaves_the_others_their_share(crowd, monkeypatch):
 
 
 def test_small_appends_are_few_objects_after_a_round(crowd):
-    """The bound of docs/operations.md: what combining left, once there are 32 small objects of it,
+    """The bound of docs/running.md: what combining left, once there are 32 small objects of it,
     is one object after the cleaner's next round, 15 s later.
     """
     for n in range(16):

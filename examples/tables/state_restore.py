@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
@@ -96,14 +97,12 @@ def run_states(spark: SparkSession, folder: str, checkpoint: str) -> None:
     """Sums up what is new in Spark's state store; a new checkpoint begins with the table."""
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
     url = f"{folder}/states"
-    known = {
-        r["key"].decode(): r["value"].decode() for r in Log.open(url).table().to_arrow().to_pylist()
-    }
+    known = states_in(url)
     start = dict.fromkeys(map(str, Log.open(f"{folder}/points").start_offsets()), 0)
     position = start | json.loads(known.pop(POSITION, "{}"))
     initial = spark.read.format("clog").option("view", "table").load(url)
-    initial = initial.where(f"string(key) <> '{POSITION}'")
-    initial = initial.selectExpr("string(key) AS player", "bigint(string(value)) AS total")
+    initial = initial.where(f"player <> '{POSITION}'")
+    initial = initial.selectExpr("player", "bigint(total) AS total")
 
     def each_batch(changed: DataFrame, batch_id: int) -> None:
         rows = changed.collect()
@@ -112,8 +111,8 @@ def run_states(spark: SparkSession, folder: str, checkpoint: str) -> None:
                 position[p] = max(position[p], offset)
         totals = [(row.player, str(row.total)) for row in rows]
         records = [*totals, (POSITION, json.dumps(position))]
-        frame = changed.sparkSession.createDataFrame(records, "key string, value string")
-        upsert(frame, url, "key", batch_id=batch_id)
+        frame = changed.sparkSession.createDataFrame(records, "player string, total string")
+        upsert(frame, url, "player", batch_id=batch_id)
 
     totals = (
         points_of(spark, folder, json.dumps(position))
@@ -131,14 +130,22 @@ def run_states(spark: SparkSession, folder: str, checkpoint: str) -> None:
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
+def states_in(url: str) -> dict[str, str]:
+    """The table: totals as text, and the position."""
+    rows = Log.open(url).table().to_arrow().to_pylist()
+    return {row["player"]: row["total"] for row in rows}
+
+
 def score(folder: str, **points: int) -> None:
     records = [{"key": player, "value": str(more)} for player, more in points.items()]
     Log.open(f"{folder}/points").append(records)
 
 
 def main(spark: SparkSession, folder: str) -> tuple[dict[str, int], dict[str, str]]:
-    for name in ("points", "totals", "states"):
+    for name in ("points", "totals"):
         Log.create(f"{folder}/{name}", partitions=2)
+    schema = pa.schema({"player": pa.string(), "total": pa.string()})
+    Log.create(f"{folder}/states", partitions=2, schema=schema, key="player")
     score(folder, ann=3, bob=5)
     try:
         run_batches(spark, folder, crash=True)
@@ -148,8 +155,7 @@ def main(spark: SparkSession, folder: str) -> tuple[dict[str, int], dict[str, st
     score(folder, ann=4, bob=1, eve=1)
     in_memory = run_batches(spark, folder)  # repeats the batch, then takes the new points
     run_states(spark, folder, "second")  # the first checkpoint is lost
-    rows = Log.open(f"{folder}/states").table().to_arrow().to_pylist()
-    in_spark = {row["key"].decode(): row["value"].decode() for row in rows}
+    in_spark = states_in(f"{folder}/states")
     print(f"in memory: {in_memory}\nin the state store: {in_spark}")
     return in_memory, in_spark
 

@@ -118,8 +118,10 @@ def test_spark_connect(spark, queries, job, url, tmp_path):
     name of its own, by which a repeated batch is written once.
     """
     out = run([sys.executable, job('.remote("local[2]")', after=UPSERTS)], url, tmp_path / "copy")
-    for copy in ("copy", "copy-table", "copy-home"):
+    for copy in ("copy", "copy-home"):
         assert queries.values(tmp_path / copy) == ["1", "2", "3"]
+    rows = (row for b in Log.open(str(tmp_path / "copy-table")).read() for row in b.to_pylist())
+    assert sorted(row["value"]["value"] for row in rows) == ["1", "2", "3"]
     assert 'give the query a name, such as query_id="word-counts"' in out
 
 

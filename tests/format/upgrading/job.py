@@ -54,7 +54,7 @@ def stages(spark, root):
         "pair": (source.writeStream.foreachBatch(paired), None),
         "typed": (source.writeStream.foreachBatch(typed), None),
     }
-    changes = read("counts").selectExpr("cast(key as binary) key", "string(count) value")
+    changes = read("counts").selectExpr("cast(key as binary) key", "string(value.count) value")
     changes = changes.selectExpr("key", "cast(value as binary) value")
     yield {"follow": (changes.writeStream.format("clog"), f"{root}/follow")}
 

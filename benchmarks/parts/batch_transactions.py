@@ -47,7 +47,7 @@ Batch = Callable[[int], None]
 
 def batches(df: Any, root: str, options: dict[str, Any]) -> dict[str, Batch]:
     """What does a batch of this number, by way; each has logs of its own."""
-    from clog.connector import transaction
+    from clog.connector import transact_batches
 
     halves = [df.where(f"half = {half}").drop("half") for half in (0, 1)]
     whole = df.drop("half")
@@ -64,17 +64,15 @@ def batches(df: Any, root: str, options: dict[str, Any]) -> dict[str, Batch]:
         for rows, url in zip(halves, urls["appends, two logs"], strict=True):
             append(rows, url, number)
 
-    def deferred(number: int) -> None:
-        home = urls["transaction, one log"][0]
-        with transaction("job", number, home=home, options=options) as t:
-            t.write(whole, home)
+    def transacted(way: str) -> Batch:
+        def write(_: Any, t: Any, _number: int) -> None:
+            for rows, url in zip([whole] if "one" in way else halves, urls[way], strict=False):
+                t.write(rows, url)
 
-    def over_two(number: int) -> None:
-        home, other = urls["transaction, two logs"]
-        with transaction("job", number, home=home, options=options) as t:
-            t.write(halves[0], home)
-            t.write(halves[1], other)
+        transact = transact_batches(urls[way][0], write, writerId="job", **options)
+        return lambda number: transact(whole, number)
 
+    deferred, over_two = transacted("transaction, one log"), transacted("transaction, two logs")
     return dict(zip(WAYS, (appended, deferred, appended_twice, over_two), strict=True))
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from clog.connector import upsert
+from clog.connector import upsert_batches
 from clog.storage import Log
 
 POSITION = "#position"
@@ -104,6 +104,8 @@ def run_states(spark: SparkSession, folder: str, checkpoint: str) -> None:
     initial = initial.where(f"player <> '{POSITION}'")
     initial = initial.selectExpr("player", "bigint(total) AS total")
 
+    upsert = upsert_batches(url, "player")
+
     def each_batch(changed: DataFrame, batch_id: int) -> None:
         rows = changed.collect()
         for row in rows:
@@ -112,7 +114,7 @@ def run_states(spark: SparkSession, folder: str, checkpoint: str) -> None:
         totals = [(row.player, str(row.total)) for row in rows]
         records = [*totals, (POSITION, json.dumps(position))]
         frame = changed.sparkSession.createDataFrame(records, "player string, total string")
-        upsert(frame, url, "player", batch_id=batch_id)
+        upsert(frame, batch_id)
 
     totals = (
         points_of(spark, folder, json.dumps(position))

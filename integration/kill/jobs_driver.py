@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from world import World
 
-from clog.connector import ClogDataSource, transaction
+from clog.connector import BatchTransaction, ClogDataSource, transact_batches
 from clog.storage import Log
 
 CLICKS, COUNTS, ECHO = "clicks", "counts", "echo"
@@ -59,18 +59,18 @@ def job(spark: SparkSession, world: World, name: str, of_each: Column) -> DataSt
     """A query that keeps one value for each key, and writes those that changed."""
     given = {"storage_options": json.dumps(world.storage_options)}
 
-    def write(batch: DataFrame, batch_id: int) -> None:
-        home = world.url_of(COUNTS)
-        with transaction(name, batch_id, home=home, timeout_ms=TIMEOUT_MS, options=given) as t:
-            for log in (COUNTS, ECHO):
-                t.write(batch, world.url_of(log))
+    def write(batch: DataFrame, transaction: BatchTransaction, _: int) -> None:
+        for log in (COUNTS, ECHO):
+            transaction.write(batch, world.url_of(log))
 
     read = spark.readStream.format("clog").options(startingOffsets="earliest", **given)
     clicks = read.load(world.url_of(CLICKS))
     state = clicks.groupBy(F.col("key").cast("string").alias("key")).agg(of_each.alias("value"))
     key = F.concat(F.lit(f"{name}/"), F.col("key")).alias("key")
     changed = state.select(key, F.col("value").cast("string").alias("value"))
-    written = changed.writeStream.outputMode("update").foreachBatch(write)
+    home = world.url_of(COUNTS)
+    transact = transact_batches(home, write, timeout_ms=TIMEOUT_MS, writerId=name, **given)
+    written = changed.writeStream.outputMode("update").foreachBatch(transact)
     return written.option("checkpointLocation", str(world.checkpoint(name)))
 
 

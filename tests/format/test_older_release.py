@@ -273,7 +273,7 @@ for name, command in app.commands.items():
 )
 def test_no_name_that_it_has_is_gone(release, program, needs):
     """docs/upgrading.md: public names with their parameters, topic configs, Spark options, commands
-    and their options.
+    and their options; but for those that it names.
     """
     pytest.importorskip(needs)
 
@@ -286,4 +286,9 @@ def test_no_name_that_it_has_is_gone(release, program, needs):
     ours = names(os.environ)
     assert len(theirs) > 100
     assert theirs != ours
-    assert theirs - ours == set()
+    gone = (
+        "clog.connector.upsert",
+        "clog.connector.transaction",
+        "clog.connector.BatchTransaction.",
+    )
+    assert {name for name in theirs - ours if not name.startswith(gone)} == set()

@@ -95,14 +95,13 @@ def dies_after(nth, folder):
 def write_two(target):
     """For ``foreachBatch``: the records are written to the home, their keys to another log."""
 
-    def each_batch(df, batch_id):
-        from clog.connector import transaction
+    from clog.connector import transact_batches
 
-        with transaction("job", batch_id, home=target) as t:
-            t.write(df, target)
-            t.write(df.selectExpr("key", "cast(key as string) as value"), f"{target}-keys")
+    def each_batch(df, t, _):
+        t.write(df, target)
+        t.write(df.selectExpr("key", "cast(key as string) as value"), f"{target}-keys")
 
-    return each_batch
+    return transact_batches(target, each_batch, writerId="job")
 
 
 def main():

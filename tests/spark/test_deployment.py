@@ -18,8 +18,8 @@ from clog.connector import (
     read_log,
     read_table,
     snapshot_and_stream,
-    transaction,
-    upsert,
+    transact_batches,
+    upsert_batches,
 )
 from clog.storage.log import Log
 
@@ -47,17 +47,20 @@ spark.stop()
 """
 UPSERTS = """
 import shutil
-from clog.connector import transaction, upsert
+from clog.connector import transact_batches, upsert_batches
 
 COPY = sys.argv[2]  # The server's own are others.
+HOME = COPY + "-home"
+upsert = upsert_batches(COPY + "-table", "key", writerId="copies")
+transact = transact_batches(HOME, lambda df, t, batch_id: t.write(df, HOME), writerId="copier")
+unnamed = upsert_batches(COPY + "-none", "key")
 
 def each_batch(df, batch_id):
-    upsert(df, COPY + "-table", "key", batch_id=batch_id, query_id="copies")
-    with transaction("copier", batch_id, home=COPY + "-home") as t:
-        t.write(df, COPY + "-home")
+    upsert(df, batch_id)
+    transact(df, batch_id)
 
 def nameless(df, batch_id):
-    upsert(df, COPY + "-none", "key", batch_id=batch_id)
+    unnamed(df, batch_id)
 
 def follow(each):
     query = (
@@ -122,7 +125,7 @@ def test_spark_connect(spark, queries, job, url, tmp_path):
         assert queries.values(tmp_path / copy) == ["1", "2", "3"]
     rows = (row for b in Log.open(str(tmp_path / "copy-table")).read() for row in b.to_pylist())
     assert sorted(row["value"]["value"] for row in rows) == ["1", "2", "3"]
-    assert 'give the query a name, such as query_id="word-counts"' in out
+    assert 'give the query a name, such as writerId="orders"' in out
 
 
 @pytest.mark.nightly
@@ -172,7 +175,8 @@ def test_the_spark_of_the_guide_on_sql_runs(spark, tmp_path):
 def test_the_examples_of_the_connectors_docstrings_run(spark, tmp_path):
     """Those that have a session, with paths as in `run_block`; the others run without Spark."""
     runner = doctest.DocTestRunner()
-    for shown in (read_table, read_log, snapshot_and_stream, transaction, append_batches, upsert):
+    reads = read_table, read_log, snapshot_and_stream
+    for shown in (*reads, append_batches, upsert_batches, transact_batches):
         globs = {"spark": spark, shown.__name__: shown}
         (test,) = doctest.DocTestFinder().find(shown, globs=globs)
         for example in test.examples:

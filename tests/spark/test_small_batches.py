@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from clog.connector import append_batches, batches
 from clog.connector.options import Location
 from clog.storage import Log
-from clog.storage.errors import InvalidInputError, OptionError
+from clog.storage.errors import OptionError
 from clog.storage.store import open_store
 from clog_testing.counting import CountingStore
 
@@ -109,15 +109,13 @@ def test_a_plain_frame_makes_a_typed_log(spark, words, queries, url, tmp_path):
 
 
 def test_what_it_refuses(spark, words, queries, url, tmp_path):
-    """Options that do not apply to a stream; a call outside a query; rows without a required
-    column; and nothing is appended.
+    """Options that do not apply to a stream; rows without a required column; and nothing is
+    appended.
     """
     with pytest.raises(OptionError, match="txnVersion"):
         append_batches(url, txnVersion=1)
     with pytest.raises(OptionError, match="partition"):
         append_batches(url, partition=1)
-    with pytest.raises(InvalidInputError, match="foreachBatch"):
-        append_batches(url)(spark.range(1), 0)
     queries.append(words, "a")
     append = append_batches(url)
     with pytest.raises(StreamingQueryException, match="value"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from clog.connector import transaction
+from clog.connector import transact_batches
 from clog.storage import InvalidInputError, Log, TransactionFencedError
 from clog.storage.errors import LogReplacedError
 
@@ -44,14 +44,14 @@ def test_two_frames_are_one_commit_and_once(spark, words, home, tmp_path):
     """
     checkpoint, dies, done = tmp_path / "checkpoint", [True], []
 
-    def each_batch(df, batch_id):
-        with transaction("job", batch_id, home=home, options={"partitions": 2}) as t:
-            done.append(t.is_done)
-            t.write(df.selectExpr("key", "upper(cast(value as string)) as value"), home)
-            if dies:
-                raise ZeroDivisionError(dies.pop())
-            t.write(df.selectExpr("concat('n-', cast(key as string)) as key", "value"), home)
+    def twice(df, t, _):
+        done.append(t.is_done)
+        t.write(df.selectExpr("key", "upper(cast(value as string)) as value"), home)
+        if dies:
+            raise ZeroDivisionError(dies.pop())
+        t.write(df.selectExpr("concat('n-', cast(key as string)) as key", "value"), home)
 
+    each_batch = transact_batches(home, twice, partitions=2)
     words.append([{"key": k, "value": k} for k in "abc"])
     with pytest.raises(StreamingQueryException, match="ZeroDivisionError"):
         stream(spark, words, checkpoint, each_batch)
@@ -67,54 +67,37 @@ def test_two_frames_are_one_commit_and_once(spark, words, home, tmp_path):
     assert done == [False, False, True, False]
 
 
-def test_two_transactions_of_one_batch_are_an_error(spark, words, home, tmp_path):
-    """The second would be taken for a repetition of the first, and dropped."""
-
-    def each_batch(df, batch_id):
-        for _ in range(2):
-            with transaction("job", batch_id, home=home) as t:
-                t.write(df, home)
-
-    words.append([{"key": "a", "value": "1"}])
-    with pytest.raises(StreamingQueryException, match="in this run"):
-        stream(spark, words, tmp_path / "checkpoint", each_batch)
-    assert in_the_log(home)[0] == [("a", "1")]
-
-
 def test_a_driver_that_was_replaced_is_fenced(spark, home):
-    """S48: its batch fails and leaves nothing; started again, it takes over the job."""
+    """S48: its batch fails and leaves nothing; started again, it takes the id back."""
     frame = spark.createDataFrame([("a", "1")], "key string, value string")
-    with transaction("job", 0, home=home) as t:
-        t.write(frame, home)
+    replacing = [1]
 
-    def slow():
-        with transaction("job", 1, home=home) as t:
-            t.write(frame, home)
-            with Log.open(home).transaction("job", sequence=1) as other:
+    def slow(df, t, batch_id):
+        t.write(df, home)
+        if batch_id in replacing:
+            with Log.open(home).transaction("job", sequence=batch_id) as other:
                 other.append([{"key": "b", "value": "2"}])
-            t.write(frame, home)
+        t.write(df.filter("false"), home)
 
+    transact = transact_batches(home, slow, writerId="job")
+    transact(frame, 0)
     with pytest.raises(TransactionFencedError):
-        slow()
+        transact(frame, 1)
+    transact(frame, 2)
+    Log.open(home).transaction("job", sequence=3).abort()
     with pytest.raises(TransactionFencedError):
-        transaction("job", 2, home=home)
-    with transaction("job", 2, home=home) as t:
-        t.write(frame, home)
-    assert in_the_log(home)[0] == [("a", "1"), ("a", "1"), ("b", "2")]
-    with pytest.raises(InvalidInputError, match="is already at sequence 2; 1 is lower"):
-        transaction("job", 1, home=home)
-    assert len(in_the_log(home)[1]) == 3
+        transact(frame, 3)
+    transact(frame, 3)
+    assert in_the_log(home)[0] == [("a", "1"), ("a", "1"), ("a", "1"), ("b", "2")]
+    with pytest.raises(InvalidInputError, match="is already at sequence 3; 1 is lower"):
+        transact(frame, 1)
+    assert len(in_the_log(home)[1]) == 4
 
 
-@pytest.mark.parametrize("batch_id", [None, -1, True, "3", 3.0, 1 << 63])
-def test_a_batch_without_its_number_is_refused(home, batch_id):
-    """Without one it would be written again each time it runs; nothing is created, and the error
-    names the argument.
-    """
-    with pytest.raises(InvalidInputError, match=r"^batch_id=.* of job 'job' .*to foreachBatch"):
-        transaction("job", batch_id, home=home)
+def test_an_id_that_is_none_is_refused(home):
+    """When the function is made; nothing is created."""
     with pytest.raises(InvalidInputError, match="id must be text"):
-        transaction(None, 0, home=home)
+        transact_batches(home, lambda *_: None, writerId="x" * 2000)
     assert not Path(home).exists()
 
 
@@ -122,30 +105,27 @@ def objects_of(url):
     return sorted(Path(url).glob("_clog/*/data/**/*.parquet"))
 
 
-def test_rows_outside_the_block_are_refused(spark, home):
-    """Before it, after its commit or its abort: no commit would come, and nobody would notice."""
+def test_rows_after_the_function_are_refused(spark, home):
+    """After its commit, its abort or a repetition: no commit would come, unnoticed."""
     frame = spark.createDataFrame([("a", "1")], "key string, value string")
-    early = transaction("job", 0, home=home)
-    with pytest.raises(InvalidInputError, match="outside the with block"):
-        early.write(frame, home)
-    with transaction("job", 0, home=home) as t:
-        t.write(frame, home)
-    with pytest.raises(ZeroDivisionError), transaction("job", 1, home=home) as aborted:
-        raise ZeroDivisionError
-    with transaction("job", 0, home=home) as done:
-        assert done.is_done
+    kept = []
+
+    def each_batch(df, t, batch_id):
+        kept.append((t, t.is_done))
+        t.write(df.filter(f"{batch_id} = 0"), home)
+        if batch_id:
+            raise ZeroDivisionError
+
+    transact = transact_batches(home, each_batch, writerId="job", failOnChangedBatch=False)
+    transact(frame, 0)
+    with pytest.raises(ZeroDivisionError):
+        transact(frame, 1)
+    transact(frame, 0)
     (one,) = objects_of(home)
-    for ended in (t, aborted, done):
-        with pytest.raises(InvalidInputError, match=r"batch [01] of job 'job' .*outside the with"):
+    for ended, _ in kept:
+        with pytest.raises(InvalidInputError, match=r"batch [01] of 'job' has ended"):
             ended.write(frame, home)
-    assert (t.is_done, done.is_done) == (False, True)
-    with pytest.raises(InvalidInputError, match="has ended: it is committed"), t:
-        t.write(frame, home)
-    replaced = transaction("job", 1, home=home)
-    transaction("job", 1, home=home)
-    assert not replaced.is_done
-    with pytest.raises(TransactionFencedError), replaced:
-        replaced.write(frame, home)
+    assert [was_done for _, was_done in kept] == [False, False, True]
     assert objects_of(home) == [one]
     assert in_the_log(home)[0] == [("a", "1")]
 
@@ -155,14 +135,14 @@ def test_a_batch_to_several_logs(spark, words, home, tmp_path):
     other, checkpoint = str(tmp_path / "other"), tmp_path / "checkpoint"
     fails = {1}
 
-    def each_batch(df, batch_id):
-        with transaction("job", batch_id, home=home) as t:
-            t.write(df.filter("value < 'm'"), home)
-            t.write(df.filter("value >= 'm'"), other)
-            if batch_id in fails:
-                fails.discard(batch_id)
-                raise ZeroDivisionError("on purpose")
+    def halves(df, t, batch_id):
+        t.write(df.filter("value < 'm'"), home)
+        t.write(df.filter("value >= 'm'"), other)
+        if batch_id in fails:
+            fails.discard(batch_id)
+            raise ZeroDivisionError("on purpose")
 
+    each_batch = transact_batches(home, halves)
     words.append([{"key": "k", "value": value} for value in "az"], partition=0)
     stream(spark, words, checkpoint, each_batch)
     words.append([{"key": "k", "value": value} for value in "by"], partition=0)
@@ -186,19 +166,21 @@ def test_a_batch_with_other_rows_is_an_error(spark, words, home, tmp_path):
     dropped unnoticed; an option keeps the first rows, and then the frames are not run.
     """
     checkpoint, other = tmp_path / "checkpoint", str(tmp_path / "other")
-    changed, options = [], {}
+    changed, options = [], {"writerId": "job"}
+
+    def both(df, t, _):
+        t.write(df, home)
+        t.write(df.selectExpr("key", f"'{len(changed)}' as value"), other)
 
     def each_batch(df, batch_id):
-        with transaction("job", batch_id, home=home, options=options) as t:
-            t.write(df, home)
-            t.write(df.selectExpr("key", f"'{len(changed)}' as value"), other)
+        transact_batches(home, both, **options)(df, batch_id)
 
     words.append([{"key": k, "value": k} for k in "abc"])
     stream(spark, words, checkpoint, each_batch)
     played_again(spark, words, checkpoint, each_batch)
     before = in_the_log(home), in_the_log(other)
     changed.append(True)
-    message = "batch 0 of job 'job' .*with other rows: 3 in version .*failOnChangedBatch=false"
+    message = "batch 0 of 'job' .*with other rows: 3 in version .*failOnChangedBatch=false"
     with pytest.raises(StreamingQueryException, match=message):
         played_again(spark, words, checkpoint, each_batch)
     options["failOnChangedBatch"] = False
@@ -214,14 +196,14 @@ def test_a_batch_in_another_order_is_the_same(spark, words, home, tmp_path):
     checkpoint, other = tmp_path / "checkpoint", str(tmp_path / "other")
     times = []
 
-    def each_batch(df, batch_id):
+    def shuffled(df, t, batch_id):
         times.append(batch_id)
         frame = df.repartition(3, "value") if len(times) > 1 else df.coalesce(1)
-        with transaction("job", batch_id, home=home) as t:
-            t.write(frame, home)
-            t.write(frame, other)
-            t.write(frame.filter("false"), str(tmp_path / "none"))
+        t.write(frame, home)
+        t.write(frame, other)
+        t.write(frame.filter("false"), str(tmp_path / "none"))
 
+    each_batch = transact_batches(home, shuffled)
     words.append([{"key": f"k{i}", "value": str(i)} for i in range(30)])
     stream(spark, words, checkpoint, each_batch)
     before = in_the_log(home), in_the_log(other)
@@ -244,10 +226,12 @@ def test_a_home_that_was_recreated_is_told_once(spark, home, when):
     frame = spark.createDataFrame([("a", "1")], "key string, value string")
 
     def batch(number, *, replaces=False):
-        with transaction("job", number, home=home) as t:
-            t.write(frame, home)
+        def each_batch(df, t, _):
+            t.write(df, home)
             if replaces:
                 recreated(home)
+
+        transact_batches(home, each_batch, writerId="job")(frame, number)
 
     batch(0)
     if when == "between batches":
@@ -279,9 +263,11 @@ def test_a_log_that_is_recreated_while_tasks_write_gets_nothing(spark, home, tmp
         yield from batches
 
     def batch(number, frames):
-        with transaction("job", number, home=home) as t:
+        def each_batch(df, t, _):
             for name, url in urls.items():
-                t.write(frames.get(name, frame), url)
+                t.write(frames.get(name, df), url)
+
+        transact_batches(home, each_batch, writerId="job")(frame, number)
 
     batch(0, {})
     with pytest.raises(LogReplacedError, match="was deleted and recreated"):

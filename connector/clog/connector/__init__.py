@@ -4,7 +4,12 @@ What is exported here is public, and so is everything its signatures mention; th
 with any release.
 """
 
-from clog.connector.batches import BatchAppender, BatchTransaction, append_batches, transaction
+from clog.connector.batches import (
+    BatchTransaction,
+    append_batches,
+    transact_batches,
+    upsert_batches,
+)
 from clog.connector.datasource import ClogDataSource
 from clog.connector.tools import (
     Explanation,
@@ -20,10 +25,8 @@ from clog.connector.tools import (
     read_table,
     snapshot_and_stream,
 )
-from clog.connector.upsert import upsert
 
 __all__ = [
-    "BatchAppender",
     "BatchTransaction",
     "ClogDataSource",
     "Explanation",
@@ -39,6 +42,6 @@ __all__ = [
     "read_log",
     "read_table",
     "snapshot_and_stream",
-    "transaction",
-    "upsert",
+    "transact_batches",
+    "upsert_batches",
 ]

@@ -395,7 +395,7 @@ DEFINITIONS = (
         *("failOnChangedBatch", "write", Unset("stream: true, batch: false"), _boolean),
         "what to do when the log already has this batch (or this `txnVersion`) with other rows,"
         " or has a later one (batch) or none of those before it (stream): `true` fails, `false`"
-        " warns and keeps the existing rows. `upsert` sets it",
+        " warns and keeps the existing rows",
         "fail_on_changed_batch",
     ),
     Option(*("topic", "read, write", _NONE, None), "only checked: must be the log's name"),
@@ -411,7 +411,7 @@ DEFINITIONS = (
     Option(
         *("logId", "read, write", Unset("any"), _text),
         "the id of the intended log: a different log at the path, after it was deleted and"
-        " recreated, is refused. `snapshot_and_stream` and `upsert` set it",
+        " recreated, is refused. `snapshot_and_stream` and `upsert_batches` set it",
         "log_id",
     ),
     Option(

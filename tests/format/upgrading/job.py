@@ -25,20 +25,29 @@ def stages(spark, root):
     """Each query by its name, what it writes, not started, and where to; those of a stage run
     together.
     """
-    from clog.connector import transaction, upsert
+    from clog import connector
 
     def read(log):
         rows = spark.readStream.format("clog").option("startingOffsets", "earliest")
         return rows.option("maxOffsetsPerTrigger", BATCH).load(f"{root}/{log}")
 
-    def counted(df, batch_id):
-        options = {"config.segment.ms": "1", "keyColumns": "key"}
-        upsert(df, f"{root}/counts", "key", batch_id=batch_id, options=options)
+    options = {"config.segment.ms": "1", "keyColumns": "key"}
 
-    def paired(df, batch_id):
-        with transaction("job", batch_id, home=f"{root}/home") as t:
-            t.write(df, f"{root}/home")
-            t.write(df, f"{root}/other")
+    def pair(df, t, _):
+        t.write(df, f"{root}/home")
+        t.write(df, f"{root}/other")
+
+    if hasattr(connector, "upsert_batches"):
+        counted = connector.upsert_batches(f"{root}/counts", "key", **options)
+        paired = connector.transact_batches(f"{root}/home", pair, writerId="job")
+    else:
+
+        def counted(df, batch_id):
+            connector.upsert(df, f"{root}/counts", "key", batch_id=batch_id, options=options)
+
+        def paired(df, batch_id):
+            with connector.transaction("job", batch_id, home=f"{root}/home") as t:
+                pair(df, t, batch_id)
 
     def typed(df, batch_id):
         rows = df.selectExpr("cast(string(value) as int) as n", "string(key) as k")

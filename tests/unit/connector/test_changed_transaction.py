@@ -1,5 +1,5 @@
-"""Whether a batch of `clog.connector.transaction` that runs again has the rows that were committed,
-in each of its logs (H-T9); without Spark.
+"""Whether a batch of `clog.connector.transact_batches` that runs again has the rows that were
+committed, in each of its logs (H-T9); without Spark.
 """
 
 import pytest
@@ -67,7 +67,7 @@ def test_equal_hashes_are_enough(logs, first):
 def test_other_rows_in_any_log_fail(logs, first, at, rows):
     """Other, fewer, more or no rows; the error names the log and the option."""
     log = None if at == 0 else logs[1]
-    message = r"batch 4 of job 'job' is in .* already, with other rows: .*failOnChangedBatch=false"
+    message = r"batch 4 of 'job' is in .* already, with other rows: .*failOnChangedBatch=false"
     with pytest.raises(InvalidInputError, match=message):
         check(first, [(log, rows)])
 

@@ -72,6 +72,14 @@ if TYPE_CHECKING:
 _Place = tuple[int, Mapping[int, tuple[int, int]]]
 """A version, and the range of offsets in it by partition."""
 _LOGGER = logging.getLogger("clog.connector")
+_WAYS = (
+    "if records of the source were cleaned since the batch first ran (superseded or expired"
+    " ones, once the version that it was planned at had expired) or the query returns other"
+    " rows each time it runs, keep the first rows: start it once with failOnChangedBatch=false"
+    " on this checkpoint; if the checkpoint was restored or copied, continue with the newest"
+    " one; a new checkpoint with another writerId appends everything again"
+)
+"""The causes of a changed batch, and what to do about each."""
 _COMPARED = ("key", "value", "headers")
 """Timestamps are taken from the clock if the query gives none."""
 
@@ -94,7 +102,7 @@ def check_repeated(
 ) -> None:
     """Raises, or warns unless ``fail``, if a batch that the log already has now has other rows."""
     entry = log.handle.find_writer(writer.kind, writer.writer_id)
-    number = f"{'txnVersion' if writer.kind == 'txn' else 'batch'} {writer.sequence}"
+    number = f"{'txnVersion' if writer.query_id is None else 'batch'} {writer.sequence}"
     what = f"{number} of {writer.writer_id!r} is in {log.url} already"
     if entry is not None and entry.sequence > writer.sequence:
         problem = f"or was skipped: a later one, {entry.sequence}, is there"
@@ -107,31 +115,31 @@ def check_repeated(
     if problem is None:
         _LOGGER.info("%s", what)
     elif fail:
-        raise InvalidInputError(f"{what}, {problem}; nothing was appended; {_ways('writerId')}")
+        raise InvalidInputError(f"{what}, {problem}; nothing was appended; {_WAYS}")
     else:
         _LOGGER.warning("%s, %s; the first rows are kept, the new ones dropped", what, problem)
 
 
 def check_repeated_transaction(
     home: "Log",
-    job: str,
+    writer_id: str,
     first: "TransactionResult",
     rows: Sequence[tuple["Log", Sequence["DataObject"]]],
     content: str,
 ) -> None:
-    """Raises if a job's last committed batch, with the result ``first``, now has other rows in any
-    of the logs that it writes to. Reads nothing if ``content`` is what the home has kept.
+    """Raises if a query's last committed batch, with the result ``first``, now has other rows in
+    any of the logs that it writes to. Reads nothing if ``content`` is what the home has kept.
     """
     from clog.storage.format.transactions import TRANSACTION, TransactionName
     from clog.storage.transactions.several import found_part
 
-    entry = home.handle.find_writer(TRANSACTION, job)
+    entry = home.handle.find_writer(TRANSACTION, writer_id)
     assert entry is not None, "the id was taken up"
     assert entry.transaction is not None, "entries of ids have a state"
     done = entry.transaction.committed
     if done is None or entry.content in (None, content):
         return
-    name = TransactionName(home.id, job, done.epoch, done.number)
+    name = TransactionName(home.id, writer_id, done.epoch, done.number)
 
     def rows_first(log: "Log") -> _Place:
         return (first.version, first.offsets) if log is home else found_part(log.handle, name)
@@ -140,20 +148,9 @@ def check_repeated_transaction(
         problem = _difference(log, partial(rows_first, log), objects)
         if problem is not None:
             raise InvalidInputError(
-                f"batch {entry.sequence} of job {job!r} is in {log.url} already, {problem}; nothing"
-                f" was written; {_ways('job name')}"
+                f"batch {entry.sequence} of {writer_id!r} is in {log.url} already, {problem};"
+                f" nothing was written; {_WAYS}"
             )
-
-
-def _ways(name: str) -> str:
-    """Returns the causes of a changed batch, and what to do about each."""
-    return (
-        "if records of the source were cleaned since the batch first ran (superseded or expired"
-        " ones, once the version that it was planned at had expired) or the query returns other"
-        " rows each time it runs, keep the first rows: start it once with failOnChangedBatch=false"
-        " on this checkpoint; if the checkpoint was restored or copied, continue with the newest"
-        f" one; a new checkpoint with another {name} appends everything again"
-    )
 
 
 def _difference(
@@ -356,18 +353,26 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
     """Appends micro-batches, each exactly once. Spark makes one to plan the tasks of a batch, and
     one to commit it, or to abort it, which does not look at the log before its method is called:
     an error earlier would be shown as "Writing job failed", in place of that of the commit.
+    ``kind`` is that of the writer's entries in the log.
     """
 
     def __init__(
-        self, options: WriteOptions, schema: StructType, *, overwrite: bool, plans: bool = True
+        self,
+        options: WriteOptions,
+        schema: StructType,
+        *,
+        overwrite: bool,
+        plans: bool = True,
+        kind: str = "stream",
     ) -> None:
         if overwrite:
             raise InvalidInputError(
                 "output mode complete is refused: each batch would append the whole result again;"
-                ' use outputMode("append"), or clog.connector.upsert in foreachBatch'
+                ' use outputMode("append"), or clog.connector.upsert_batches in foreachBatch'
             )
         check_stream_write(options)
         self._options = options
+        self._kind = kind
         self._plan = plan_write(options, schema, creates_later=True) if plans else None
 
     @property
@@ -416,4 +421,4 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
         (query_id,) = queries
         assert query_id is not None, "Spark tells each task of a stream its query"
         name = self._options.writer_id or self._options.txn_app_id or query_id
-        return Writer(name, "stream", batch_id, query_id=query_id, content=answers.content)
+        return Writer(name, self._kind, batch_id, query_id=query_id, content=answers.content)

@@ -148,17 +148,17 @@ def find_duplicate(pages: WriterPages, head: Head, writer: Writer) -> Duplicate 
     if entry is None:
         return None
     url = pages.store.url
-    if writer.kind == "txn":
-        # As in Delta, a version below the last one is skipped; its content is not known.
-        if writer.sequence > entry.sequence:
-            return None
-        return Duplicate(entry, repeats=writer.sequence == entry.sequence)
-    if writer.kind == "stream" and entry.query_id != writer.query_id:
+    if writer.query_id is not None and entry.query_id not in (None, writer.query_id):
         raise InvalidInputError(
             f"writer {writer.writer_id!r} of {url} belongs to query {entry.query_id},"
             f" batch {entry.sequence}, and query {writer.query_id} cannot use it; give a second"
             " query or a new checkpoint its own writerId (txnAppId)"
         )
+    if writer.kind == "txn":
+        # As in Delta, a version below the last one is skipped; its content is not known.
+        if writer.sequence > entry.sequence:
+            return None
+        return Duplicate(entry, repeats=writer.sequence == entry.sequence)
     if writer.sequence == entry.sequence:
         same = entry.content == writer.content or None in (entry.content, writer.content)
         if not same and writer.kind == "producer":

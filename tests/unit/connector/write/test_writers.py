@@ -460,7 +460,7 @@ def test_a_batch_is_compared_with_what_it_brought_not_with_what_is_left(url):
 
 
 def test_a_transaction_with_other_rows_fails_where_that_is_asked_for(url):
-    """As `upsert` does, whose batches come from a checkpoint; a later one reports it too."""
+    """For a job whose batches come from a checkpoint; a later one reports it too."""
     options = {"txnAppId": "job", "failOnChangedBatch": "true"}
     Sink(url, txnVersion="5", **options).write(rows_of(("a", "1"), ("b", "1")))
     Sink(url, txnVersion="5", **options).write(rows_of(("b", "1")), rows_of(("a", "1")))

@@ -6,7 +6,6 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 NUMBERS = {page.name[:4] for page in PAGES}
-STATUS = re.compile(r"\*(Accepted|Superseded by \d{4}), \d{4}-\d\d-\d\d\.\*")
 SOURCES = [
     path
     for pattern in ("*.md", "[!.]*/**/*.md", "[!.]*/**/*.py")
@@ -20,16 +19,6 @@ def test_numbers_are_one_series():
     assert [page.name[:4] for page in PAGES] == [f"{i:04d}" for i in range(1, len(PAGES) + 1)]
     folders = {path.parent.relative_to(ROOT) for path in SOURCES if path.parent.name == "decisions"}
     assert folders == {Path("docs/decisions")}
-
-
-def test_decisions_have_a_title_a_status_and_a_date():
-    """In their first three lines."""
-    begin = {page.stem: page.read_text().split("\n")[:3] for page in PAGES}
-    assert not {
-        name: lines
-        for name, lines in begin.items()
-        if not (lines[0].startswith("# ") and not lines[1] and STATUS.fullmatch(lines[2]))
-    }
 
 
 def test_references_lead_to_decisions():

@@ -360,29 +360,6 @@ def test_help_explains_every_parameter_and_field():
     assert unexplained == {}
 
 
-RULE = re.compile(r"\bS(?!3\b)\d+\b")
-"""A rule of docs/semantics.md; S3 is Amazon's, mostly."""
-
-
-def helped() -> Iterator[tuple[str, str]]:
-    """Name and docstring of all that is exported, and of the public members of classes."""
-    for name, value in exported().items():
-        if not (inspect.isclass(value) or inspect.isfunction(value)):
-            continue
-        yield name, inspect.getdoc(value) or ""
-        members = vars(value) if inspect.isclass(value) else {}
-        for own, member in members.items():
-            if own == "__init__" or not own.startswith("_"):
-                yield f"{name}.{own}", inspect.getdoc(member) or ""
-
-
-def test_help_speaks_in_words():
-    """Whoever calls `help` has docs/semantics.md not at hand: no rule is cited by its number."""
-    told = dict(helped())
-    assert len(told) > 100
-    assert not [name for name, docstring in told.items() if RULE.search(docstring)]
-
-
 REFERENCE = (Path(__file__).parent.parent / "docs" / "api.md").read_text()
 
 

@@ -24,7 +24,7 @@ WHERE = {
 
 def test_the_readmes_name_the_rooms_in_their_order():
     """Each row of the table under "Rooms" is one layer of the contract, from the top down."""
-    assert len(ORDERS) == 7
+    assert ORDERS
     for package, order in ORDERS.items():
         readme, heading = WHERE.get(package, (f"{package}/README.md", "## Rooms\n"))
         text = (ROOT / readme).read_text().split(heading)[1].split("\n## ")[0]

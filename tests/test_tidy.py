@@ -61,6 +61,26 @@ def test_modules_stay_in_bounds():
     assert not broken(MODULES, rule)
 
 
+DOCSTRING_LINES_MAX = 25
+LONGER = {
+    *("masks", "layout", "judge", "offset_map", "rewriter", "run_pass", "batches", "native"),
+    *("writers", "combining", "committer", "handle", "hashing", "table"),
+}
+"""Modules whose docstring is still an essay; none is added."""
+
+
+def test_the_docstring_of_a_module_is_no_essay():
+    """It has at most 25 lines, beside a drawing; the rest stands where it says."""
+
+    def rule(path, text):
+        docstring = ast.get_docstring(parsed(path)) or ""
+        drawn = re.sub(r"::\n\n(    .*\n)+", "", docstring)
+        if path.stem not in LONGER and (lines := len(drawn.splitlines())) > DOCSTRING_LINES_MAX:
+            yield f"{lines} lines"
+
+    assert not broken(MODULES, rule)
+
+
 @cache
 def names_of_ours():
     """Modules, packages, and whatever is defined, assigned, taken or imported in one."""

@@ -1,14 +1,13 @@
 """The log that mirrors one topic: how it is created, its positions, and what is committed to it.
 
 All commits are transactions with one id, `ID`, so that there is one mirror at a time: a mirror that
-starts claims the id, and the one that had it is fenced (S48). A transaction commits:
+starts claims the id, and the one that had it is fenced (S48). A transaction commits
 
 - records at their offsets (S75), and in each partition an end that covers those without a record:
   transaction markers, aborted records, what the source's cleaner removed;
 - the position in the topic, as `kafka:<cluster id>/<topic id>`, with the leader epoch as its mark;
 - the last moment of which the log has all that the topic had (`Seen`), as `kafka-seen:<topic id>`;
-- if the log has columns, undecodable records, unchanged, to the log of dead letters, which takes
-  part in the transaction: its home is the mirrored log, so that no marker takes an offset there.
+- undecodable records, unchanged, to the log of dead letters, whose home is the mirrored log.
 
 I1. The log is opened, or created with the topic's partitions and configs.
 I2. The id is claimed, and the positions are read. If there are none, a first commit records the
@@ -18,15 +17,11 @@ I3. In each partition, the record before the position is compared with the sourc
     have it: clusters that were restored from a copy have the same ids.
 I4. Batches are read (`Feed`) from the positions, with their leader epochs.
 I5. Before each commit the topic's id and number of partitions are requested: whatever was fetched
-    before then came from that topic. If the id differs or the topic is gone, the mirror stops, and
-    nothing of the batch is committed.
+    before then came from that topic. If the id differs, nothing of the batch is committed.
 I6. Records, covered ends and positions are committed together (S73). Crash before: I1 again, from
     the previous positions. Lost reply: the transaction is committed again, and takes effect once.
 
-Deletes can be missed if the source's cleaner removes a tombstone before it is read (S41). It does
-so at the earliest `tombstones_stay_ms` after the tombstone was written; tombstones at or above the
-stable end of a moment are written after it. So a partition is in doubt if an offset is missing in
-what is read so long after the last such moment. Where all offsets are there, none was removed.
+`docs/decisions/0079-missed-deletes-of-a-mirror.md` says when deletes can be missed (S41).
 """
 
 from collections import Counter

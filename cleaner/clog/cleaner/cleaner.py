@@ -1,16 +1,12 @@
 """The cleaner: a side process that keeps logs small and never gets in a writer's way (S30).
 
-A *round* over all its logs, in this order:
+A *round* over all its logs is in this order; the README has each step in full:
 
 R1. Seal active segments that are idle (S8).
-R2. Retention and the start offset rule (S31-S35); trimming below the low watermark (S37);
-    publishing the table (S63).
+R2. Retention and the start offset rule (S31-S35), trimming (S37), publishing the table (S63).
 R3. Passes over the eligible partitions of all logs, one each, ``threads`` at a time (`selection`,
-    `run_pass`). Before each pass the most urgent partition is chosen anew. Before the first pass
-    over a log, the objects that its passes share are gathered or coalesced (`layout`).
-R4. Delete objects whose delay is over (S27); rewrite chunks that have held dead rows for long
-    (S46); coalesce the fresh chunks that the passes left, under every policy; before and after
-    that, merge small sealed segments where no pass does so.
+    `run_pass`). Before each pass the most urgent partition is chosen anew.
+R4. Delete objects whose delay is over (S27), purge dead rows (S46), coalesce and merge.
 R5. Once a day, delete what was never committed (`sweep`) and blocks of old commits
     (`commit_blocks`).
 
@@ -20,9 +16,8 @@ whose passes wait because others are more urgent gets everything but R3 done eve
 ``log.retention.check.interval.ms``, at least `_BETWEEN_MS_MIN` apart; a log with a running pass
 gets R1, R2, and the deletions of R4. With several threads all this happens beside the passes.
 
-All this is work of one thread, which waits for one store at a time: a cleaner whose logs are on
-several stores waits for the slowest. Cleaners *beside* each other, one for each store, share what
-they may use and what they tell, and wait for none of the others' stores (`daemon.by_store`).
+All this is work of one thread, which waits for one store at a time; cleaners *beside* each other,
+one for each store, wait for none of the others' stores (`daemon.by_store`).
 
 The share of one log is in `log_round`. A pass that fails leaves the log as it was; its partition is
 uncleanable, with the reason, and is retried with back-off, while the others continue (S28). A log

@@ -6,8 +6,8 @@ undoes none before it. A log that failed waits before it is tried again, longer 
 random time, so that many logs on one store that was away do not come back all at the same time
 (S28). A log that was replaced by another one is opened anew for the next round (S47).
 
-Where two cleaners work on one log, the one that finds its sources changed lets the partition rest,
-so it wastes one group and not group after group.
+If another cleaner replaced the segments of a pass first, the partition is skipped for a while: the
+pass has lost one group, and would lose the next ones as well.
 
 A round is two lists of duties (`duties.Duty`), one before its passes and one after: the rows that
 `LogRound` makes. A new duty is a row there.

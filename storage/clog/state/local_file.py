@@ -1,16 +1,9 @@
 """The local file of a state table: rows whose content is proven, and an index that proves which
 keys are missing (decision 0069). Its users know `LocalFile`, and rows as bytes.
 
-The storage README has the format to the byte. The file is only ever appended to:
-
-- A *row* is key, value and numbers after a checksum of them.
-- A *run* is rows in the order of their keys, one after the other, then their lengths.
-- A *level* is the rows that were entered together: runs, and one *index* of all their rows by the
-  hash of the key. The index consists of *buckets*, each with a checksum: if a bucket is as it was
-  written, a key that is not in it is not in the level.
-- A *footer* has the position in the log, and the current levels. Of the rows of a key and a
-  partition the one in the newest level counts; a row without a value means that the key is deleted.
-- The *header* has two slots, written in turn, each with a number and the place of a footer.
+The storage README has the format to the byte: rows, runs, levels with an index in buckets, footers,
+and a header of two slots. The file is only ever appended to. Of the rows of a key and a partition
+the one in the newest level counts; a row without a value means that the key is deleted.
 
 Everything that is read is compared with a checksum known before, from the header down: a changed
 byte or sector, or a missing end, raises `DamagedCacheError`. So does an intact row in the place of

@@ -16,15 +16,11 @@ F4. Enter: the records, at the offsets that they got, are entered into the file 
     the file could not be written.
 
 Each change is one record, in the order of the keys, in the partition of its key. The records of a
-partition get consecutive offsets, so the result of the commit, a range for each partition, gives
-the offset of each: nothing is read back.
+partition get consecutive offsets, so the commit's result gives the offset of each.
 
-A store may be a named reader of the logs from which its changes come (S64). Nothing depends on the
-positions reported to them, as the positions are committed with the state; so a failed report is a
-warning and fails no commit.
-
-A standby has only opened the file: it follows the log until it claims the id. When to do that is
-decided elsewhere: if two do so at the same time, one fences the other.
+A store may be a named reader of the logs from which its changes come (S64): a best effort, since
+the positions that count are committed with the state. A standby has only opened the file, and
+follows the log until it claims the id; if two do so at the same time, one fences the other.
 """
 
 import logging

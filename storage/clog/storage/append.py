@@ -209,7 +209,7 @@ def _columns_of(head: Head) -> dict[str, Any]:
 
 
 def _known_duplicate(handle: Handle, writer: Writer) -> Duplicate | None:
-    """Asks the tip before anything is written, and again if it may yet vanish (COMMIT.md §6)."""
+    """Looks for the writer's sequence in the tip; again once that is surely committed (§6)."""
 
     def ask(tip: Commit) -> Duplicate | None:
         return find_duplicate(handle.writer_pages, tip.head, writer)

@@ -8,29 +8,16 @@ processes never agree; `SeededIds` is repeatable, for tests and simulations.
 Locks survive forks and interrupts. A thread that holds a lock in the parent does not exist in a
 forked child and cannot release it, so each lock is reset in the child before its own code runs. A
 value that another thread was changing during the fork may be half changed: its owner registers here
-and forgets it.
-
-An interrupt (Ctrl-C, or a signal handler that raises) can come between any two steps of Python
-code, also inside methods that are written in Python. A lock that C code acquires and releases
-(`lock`) is held exactly during its ``with`` block. ``threading.Condition`` and ``threading.Event``
-are Python code: one that was interrupted on entry or exit stays locked, and the next user waits for
-ever. So nothing that outlives an interrupt may use them.
+and forgets it. `lock` says why nothing that outlives an interrupt may use another kind of lock.
 
 The type says who may share an object: values are frozen and shared by anyone; `Shared` objects, by
 all threads of a process; everything else is a worker and belongs to the thread that made it.
 
-`dataclass` makes values like the standard library's decorator, with less work at import. That one
-writes six methods of each class as text and compiles them, which takes a millisecond for a frozen
-class with slots; an import of `Log` had 160 of them, half of its time. Here the methods that name
-fields are compiled together when one of them is first used, and the others are shared by all
-classes. ``fields``, ``replace``, ``asdict``, ``match`` and pickle work as usual. Unused parameters
-(``order``, ``unsafe_hash``) do not exist; a class may inherit only from dataclasses made here.
+`dataclass` makes values like the standard library's decorator, with less work at import.
 
 Anyone who can write to a log chooses, within the format's limits, how much memory its files take:
-`enough_memory` turns the failure into an error of ours.
-
-Clog comes as a wheel or a checkout and is not in an index, so its extras cannot be installed by
-name: `install_extra` and `from_extra` say what to install when a package is missing.
+`enough_memory` turns the failure into an error of ours. Clog comes as a wheel or a checkout and is
+not in an index: `install_extra` and `from_extra` say what to install when a package is missing.
 """
 
 import dataclasses
@@ -201,7 +188,13 @@ def register(owner: ForkAware) -> None:
 
 
 def lock() -> threading.RLock:
-    """Returns a reentrant lock that is free in a forked child."""
+    """Returns a reentrant lock that is free in a forked child.
+
+    An interrupt (Ctrl-C, or a signal handler that raises) can come between any two steps of Python
+    code. A lock that C code acquires and releases is held exactly during its ``with`` block;
+    ``threading.Condition`` and ``threading.Event`` are Python code: one that was interrupted on
+    entry or exit stays locked, and the next user waits for ever.
+    """
     made = threading.RLock()
     _locks.add(made)
     return made
@@ -312,7 +305,15 @@ else:
         eq: bool = True,
         kw_only: bool = False,
     ) -> Any:
-        """Makes a dataclass like the standard library's decorator of that name."""
+        """Makes a dataclass like the standard library's decorator of that name.
+
+        That one writes six methods of each class as text and compiles them, which takes a
+        millisecond for a frozen class with slots; an import of `Log` had 160 of them, half of its
+        time. Here the methods that name fields are compiled together when one of them is first
+        used, and all classes share the others. ``fields``, ``replace``, ``asdict``, ``match`` and
+        pickle work as usual; ``order`` and ``unsafe_hash`` do not exist, and a class may inherit
+        only from dataclasses made here.
+        """
         bare = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)
 
         def made(cls: type) -> type:

@@ -1,5 +1,4 @@
-"""Named readers and their positions, which the log stores but never depends on (FORMAT.md §18,
-S64).
+"""Named readers, whose positions the log stores but never depends on (FORMAT.md §18, S64).
 
 A reader's document holds its position and the version at which it reached it. If the document is
 damaged, belongs to another log or history, or names a version beyond the newest, it is ignored,
@@ -15,15 +14,13 @@ A lagging reader can be overtaken in three ways. *Retention* removes the segment
 *tombstone* that it has not reached is removed after its delete horizon, so that it misses a delete
 (S41); one without a horizon stays at least ``delete.retention.ms`` after the next pass. Its
 *version* expires, so that a batch planned at it cannot be read again. The last two wait for readers
-that hold. The lag counts the records that the reader would get, up to the last stable offset, by
-chunk, and for a chunk that is partly read by its share.
+that hold. The lag counts the records that the reader would get, up to the last stable offset.
 
 A position is a file, not a commit (`NamedReader`): it costs one PUT when it is due, and writers
 nothing. It is due when the reader has moved and `COMMIT_INTERVAL_MS` have passed since the last
-report, by the monotonic clock; when half of the time has passed until it would be forgotten, or its
-hold would end; and when the reader ends. So after a crash the records of a few seconds are read
-again; a reader that needs more commits positions in a transaction. If the store fails or refuses,
-the reader goes on: the position stays due and is written with the next one.
+report; when half of the time has passed until it would be forgotten, or its hold would end; and
+when the reader ends. So after a crash the records of a few seconds are read again. If the store
+refuses a position, the reader goes on, and writes it with the next one.
 """
 
 import logging
@@ -121,9 +118,7 @@ def encode_reader(reader: ReaderDocument) -> bytes:
 
 
 def read_reader(handle: Handle, name: str) -> ReaderDocument:
-    """Returns a reader's last report; one GET, and one or two more if it was not at the newest
-    version.
-    """
+    """Returns a reader's last report; 1 GET, up to 3 if the reader is behind."""
     return _checked(handle, stored_reader(handle.store, name))
 
 

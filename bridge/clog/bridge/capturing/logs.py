@@ -20,17 +20,7 @@ A first load is also one commit to its log: no one reads half of it. Until all t
 and the stream has passed the highest of their positions, the home's cut lacks members, which shows
 that it is incomplete.
 
-*Unchanged* values are those that the source did not send because an update did not change them:
-large ones, stored outside their rows. The newest row of the *old* key has the value; in an update
-that changes the key, the old key is not the row's own. That row is looked for (`Filler`)
-
-1. among the earlier rows of the same changes: such a row may itself lack the value, and takes it
-   from an earlier one; all of this is one walk over arrays of positions, doubled at each step;
-2. among those of the same group, which are not committed yet, the newest first: they are kept for
-   this, on disk if they are many, as a transaction may have more rows than fit in memory;
-3. in the log.
-
-A value that is found nowhere stops the capture: it never becomes null.
+*Unchanged* values, which the source does not send, are looked up (`Filler`).
 """
 
 import json
@@ -591,6 +581,19 @@ class Home:
 
 class Filler:
     """Keeps the rows of one table in the group so far, and finds missing values; for one thread.
+
+    A source does not send a large value, stored outside its row, that an update did not change. The
+    newest row of the *old* key has it; if the update changes the key, that is another row's. It is
+    looked for
+
+    1. among the earlier rows of the same changes: such a row may itself lack the value, and takes
+       it from an earlier one; all of this is one walk over arrays of positions, doubled at each
+       step;
+    2. among those of the same group, which are not committed yet, the newest first: they are kept
+       for this, on disk if they are many, as a transaction may have more rows than fit in memory;
+    3. in the log.
+
+    A value that is found nowhere stops the capture: it never becomes null.
 
     Args:
         what: the table, for errors.

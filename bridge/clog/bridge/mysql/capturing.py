@@ -1,6 +1,6 @@
 """Captures a MySQL database into logs: all tables as of one transaction of the source.
 
-The logs, the cuts and the state after a crash are those of a PostgreSQL capture (`postgres.logs`,
+The logs, the cuts and the state after a crash are those of a PostgreSQL capture (`capturing.logs`,
 L1 to L4); the difference is how the source is read (`engine`).
 
 1. *Load.* If the home has no offset, the engine sends the existing rows, as of one moment. They are
@@ -13,21 +13,14 @@ L1 to L4); the difference is how the source is read (`engine`).
    stops the capture, and each later run, until all tables are reloaded: then the home forgets
    offset and history, and 1 begins, with a tombstone for each key that no longer exists.
 
-A table's log is created with the table, and its columns change with the first row that has the new
-ones, according to the row's schema. The position of a transaction is where it begins: it is known
-before the transaction's rows, and a large transaction is written before its end.
+A table's columns change with the first row that has the new ones, by that row's schema. The
+position of a transaction is where it begins, which is known before its rows: a large transaction
+is written before its end.
 
-The logs are compared with their source (`verify_capture_mysql`) like those of PostgreSQL
-(`postgres.verifying`, V5); the difference is how changes in the meantime are found:
-
-E1. A cut of the logs is named for the duration of the comparison; with the cut's commit, the home
-    has the position in the binary log after it.
-E2. A moment of the source is held; then the end of the binary log is read.
-E3. The engine reads the binary log from E1 to E2. The keys in it are left out, and so are tables
-    that were truncated or altered; all others must be equal.
-
-The engine's own code converts the held rows to values, so they are the same as in a load. The
-binary log and the rows have different texts for JSON: texts with the same meaning are equal.
+Comparing the logs with their source (`verify_capture_mysql`; V5 of `verifying`) differs in how
+changes in the meantime are found: a cut is named, with its position in the binary log (E1); a
+moment of the source is held, and the end of the binary log read (E2); the engine reads the log
+between, whose keys are left out, and tables that were truncated or altered (E3).
 """
 
 import dataclasses

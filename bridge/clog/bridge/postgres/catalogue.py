@@ -7,15 +7,12 @@ binding has what never comes back:
 
 - the numbers of columns, and how many there have ever been: one that was dropped and added again
   has another number; one that was added with a default filled existing rows;
-- the file of the rows. VACUUM FULL and TRUNCATE change it, too, so it counts only if a column's
-  entry has another transaction. A table that is made unlogged for a time gets another file, too:
-  PostgreSQL refuses that while a publication names the table, and if one has it without its name,
-  the table's entry is its TOAST table, which only such rewrites replace, or else the file;
-- the transactions that wrote the entries of its types' labels and columns (*entries*): they change
-  the text of values;
-- the names of dropped columns, whose values the log still has: one that is added anew is not that;
-- the same for what attached partitions, and the indexes that may be a partition's replica identity,
-  and the file of each partition;
+- the file of the rows, if a column's entry has another transaction, too: VACUUM FULL and TRUNCATE
+  also change it. Of a table without a published name, the entry of its TOAST table instead;
+- the transactions that wrote the entries of its types' labels and columns (*entries*);
+- the names of dropped columns, whose values the log still has;
+- the same for attached partitions, for indexes that may be their replica identity, and the file of
+  each partition;
 - the numbers of the entries that publish it, and the transaction that set what is published.
 
 What the binding cannot tell, the stream does: PostgreSQL describes a table anew (a *relation*)
@@ -23,9 +20,8 @@ before the first row after each change. `Binding.has` decides whether rows that 
 this have what the log needs. Whatever differs *reloads* the table. A *stamp* is all this in one
 value for each table, compared before each cut.
 
-A table can be followed if each update and delete names its row, by its replica identity, which must
-be a key. Other tables are refused before anything is published, because publishing their updates
-would make the application's own updates fail; or only their inserts are taken, as plain events.
+A table whose updates and deletes do not name their row by a key is refused before anything is
+published, or only its inserts are taken: publishing would make the application's updates fail.
 """
 
 import logging

@@ -2,8 +2,9 @@
 
 Each partition of a stream has one `StateStore` on its own log, which has the keys of all its
 stores: the store's name, the column family and the key, separated by zero bytes. It also has the
-*position*: the next offset of each topic, and the highest time seen. So a commit contains the
-changes of all stores of a partition, and the position up to which they go.
+*position*: the next offset of each topic, and the highest time seen. So one commit has all state
+that records of a partition change, and the position up to which it goes. Streams with state may
+therefore not share a topic: their logs could not be committed at once.
 
 quix-streams commits in this order: changes are prepared, offsets are committed to Kafka, stores are
 flushed. Here the first flush commits what all stores of the partition have prepared.
@@ -18,14 +19,8 @@ Q3. If the position is not the group's offset, the consumer seeks to the positio
 Q4. The checkpoint commits, with the position of each partition that had records, whether or not
     they came as far as a stateful operation. Crash before: Q1.
 
-So one commit has all state that records of a partition change. Streams with state may therefore not
-share a topic: their logs could not be committed at once.
-
-Each value is preceded by its expiry, eight bytes, 0 for none. A value that expires no later than
-the highest time that the partition has seen counts as missing; an index in the order of expiries
-finds such values, and each commit deletes some.
-
-Windows and joins by time depend on RocksDB's iterators in quix-streams, and are refused.
+Each value is preceded by its expiry, eight bytes, 0 for none. An index in the order of expiries
+finds values past the highest time of the partition, and each commit deletes some.
 """
 
 import json

@@ -3,8 +3,8 @@
 A *duty* (`Duty`) is a row of a round (`log_round`): what is `due`, which depends on a `Work` alone,
 and a function that does it. Whether or not its caller asked before, `run` evaluates `due` at the
 very version that it changes, within its commit (`commit_due`). A dry run only evaluates `due`, each
-time on what the duties before it would leave (`Work.after`). So there is one plan, whichever of
-them asks.
+time on what the duties before it would leave (`Work.after`). A dry run and a real run therefore
+make the same plan.
 """
 
 from collections.abc import Callable, Mapping
@@ -75,9 +75,9 @@ class Duty:
         run: does what is due until nothing is; returns what it did.
         counts: what of that is added to the log's totals.
         every_ms: minimum interval between two runs.
-        asked: `run` does not evaluate `due`: its caller does first.
-        of_version: what may be due before the log's next version; None: anything. If it returns
-            nothing, its caller asks no more before that version.
+        asked: the caller must check `due` before `run`, which does not.
+        of_version: a cheap check of a version: if it finds nothing, the duty is skipped until the
+            next version; None: there is no such check.
         reads_records: damage of these stops no other duty; it is raised at the round's end (S28).
     """
 

@@ -2,47 +2,19 @@
 
 Two kinds of garbage, two functions: *released* objects are known from the manifest, so
 `sweep_released` lists nothing; *orphans* were never committed, or nothing refers to them any more,
-and `sweep_orphans` finds them by listing, at long intervals.
+and `sweep_orphans` finds them by listing, once a day, and deletes only what is older than a day.
 
-*Orphans*, all of them older than a day, are
+`SweepSchedule` says when a sweep is due. The log itself records when it was last searched, since
+cleaners come and go.
 
-- objects with a stamp below the orphan floor to which no readable version refers;
-- documents: snapshots, pages, edits, positions. They have no stamp, so their age is the store's. A
-  writer that slept over a page or an edit can do no harm: since it was written a version was
-  committed, the one that the writer was about to create. A snapshot that refers to a page deleted
-  in this way may appear; no head ever names it;
-- files of published views that no version of these names any more (FORMAT.md §14). A publisher may
-  sleep for any time between such a file and the version of the view that names it; once that
-  version exists, whoever created it, the publisher cannot create it again;
-- proposals (FORMAT.md §21), which `ProposalSweep` deletes within minutes while there are answers;
-- positions of readers that say themselves that they may be forgotten (FORMAT.md §18); one that
-  cannot be read may be from a newer release, and stays until it is forgotten by its name;
-- in ``_clog/`` beside the log's own folder, what was left by a creator that died before it created
-  ``_clog/log``, or lost that race: a first commit, or the objects of a first write, and nothing
-  else can never become a log while another is there. The same holds for temporary files. Any other
-  folder held a log that was deleted in part or is being restored: a warning names it;
-- at the log's root, what writers of a Delta view left when they were refused, which happens after
-  their work: a whole table, if each night's OPTIMIZE is refused. It is deleted only if nothing else
-  can be meant: the newest version of the view is clog's, of this log, and keeps others out; the
-  name is one that Delta's writers give, at the root itself; the file was written since the view was
-  first published; and no remaining version names it. Everything else is reported and left,
-  including rows of Iceberg in ``data/``, as a catalog elsewhere may name them in its own table.
+A wrong clock would remove tombstones before their horizon, expire segments, and delete objects that
+readers still need. So a cleaner takes the time from a `WatchedClock`, which is compared with the
+store's, by the mtime of an object just written, and with the log's newest commit, again whenever it
+may have become wrong. A commit's own time is its committer's, and never below its parent's, so it
+says nothing about age: what is deleted for its age is judged by the store's times. A manual clock
+is never compared: with one, commits are as old as they say.
 
-*When*. The log itself records when it was last searched for orphans, since cleaners come and go. A
-sweep raises the orphan floor to what was the newest version `ORPHAN_AGE_MS` before it. So at the
-time of the sweep the version after the floor was younger than that, and once this version is
-`SWEEP_MS` older still, the last sweep is at least `SWEEP_MS` ago, whichever cleaner did it. A log
-on which nothing but sweeps has happened since is left alone: what has the stamp of its newest
-version may still be committed (FORMAT.md §6).
-
-*Clocks*. A wrong clock would remove tombstones before their horizon, expire segments, and delete
-objects that readers still need. So a cleaner takes the time from a `WatchedClock`, which is
-compared with the store's, by the mtime of an object just written, and with the log's newest commit,
-again whenever it may have become wrong. A commit's own time is its committer's, and never below its
-parent's, so it says nothing about age: what is deleted for its age is judged by the store's times.
-A manual clock is unrelated to these and never compared: with one, commits are as old as they say.
-
-*Room* on a full disk: deleting begins with a commit, for which there is no room.
+On a full disk the commit that must precede a deletion fails, so `with_room` makes room first:
 
 D1. What committed bounds allow is deleted without writing a byte: released objects that no readable
     version needs, objects below the floor that were never committed, temporary files that are a day
@@ -192,7 +164,29 @@ def sweep_orphans(
 ) -> Swept:
     """Raises the orphan floor to what was the newest version ``age_ms`` ago, then deletes objects
     with a stamp below it to which no readable version refers, and documents and temporary files of
-    that age.
+    that age:
+
+    - documents: snapshots, pages, edits, positions. They have no stamp, so their age is the
+      store's. A writer that slept over a page or an edit can do no harm: since it was written a
+      version was committed, the one that the writer was about to create. A snapshot that refers to
+      a page deleted in this way may appear; no head ever names it;
+    - files of published views that no version of these names any more (FORMAT.md §14). A publisher
+      may sleep for any time between such a file and the version of the view that names it; once
+      that version exists, whoever created it, the publisher cannot create it again;
+    - proposals (FORMAT.md §21), which `ProposalSweep` deletes within minutes while there are
+      answers;
+    - positions of readers that say themselves that they may be forgotten (FORMAT.md §18); one that
+      cannot be read may be from a newer release, and stays until it is forgotten by its name;
+    - in ``_clog/`` beside the log's own folder, what was left by a creator that died before it
+      created ``_clog/log``, or lost that race: a first commit, or the objects of a first write, and
+      nothing else can never become a log while another is there. Any other folder held a log that
+      was deleted in part or is being restored: a warning names it;
+    - at the log's root, what writers of a Delta view left when they were refused, which happens
+      after their work. It is deleted only if nothing else can be meant: the newest version of the
+      view is clog's, of this log, and keeps others out; the name is one that Delta's writers give,
+      at the root itself; the file was written since the view was first published; and no remaining
+      version names it. Everything else is reported and left, including rows of Iceberg in
+      ``data/``, as a catalog elsewhere may name them in its own table.
     """
     handle, store, old_ms = work.handle, work.store, work.now_ms - age_ms
     if is_comparable(handle.clock):
@@ -262,7 +256,14 @@ def _raised(tip: Commit, floor: int) -> Edit | NothingToCommit:
 
 
 class SweepSchedule:
-    """Says when a log is due for `sweep_orphans`; most checks cost nothing."""
+    """Says when a log is due for `sweep_orphans`; most checks cost nothing.
+
+    A sweep raises the orphan floor to what was the newest version `ORPHAN_AGE_MS` before it. So at
+    the time of the sweep the version after the floor was younger than that, and once this version
+    is `SWEEP_MS` older still, the last sweep is at least `SWEEP_MS` ago, whichever cleaner did it.
+    A log on which nothing but sweeps has happened since is left alone: what has the stamp of its
+    newest version may still be committed (FORMAT.md §6).
+    """
 
     def __init__(self) -> None:
         self._after_floor = (-1, 0)

@@ -16,9 +16,9 @@ F2. *Wait*, following the commits. A few of the waiting authors list the proposa
 F3. *Combine.* List the newest proposals and take the eligible ones in order, each prepared on the
     head that the ones before it leave. Those that the head refuses are left out without an answer.
     While writers combine, every commit does this, the cleaner's too.
-F4. *Learn.* If the head has the answer, the operation is done. If not, it has not been applied so
-    far, provided that no answer newer than the last look was forgotten; otherwise the outcome is
-    unknown. An operation with an old stamp is posted again under the same number.
+F4. *Learn.* If the head has the answer, the operation is done. No answer means that it has not been
+    applied, unless answers since the last look were already forgotten: then the outcome is unknown.
+    An operation with an old stamp is posted again under the same number.
     A writer that cannot propose its commit, such as the cleaner, asks for a *turn* after a lost
     race: a proposal of that kind, for which the combining author pauses once.
 F5. *Give up* with a commit that withdraws the operation, if the author's own head refuses what it

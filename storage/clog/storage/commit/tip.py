@@ -99,7 +99,7 @@ class StandingLog:
 
     @contextmanager
     def unless_gone(self) -> Iterator[None]:
-        """Turns damage that the body finds into the errors of `check` if the log is gone."""
+        """Raises what `check` raises, if the block finds damage and the log was deleted."""
         try:
             yield
         except CorruptionError:

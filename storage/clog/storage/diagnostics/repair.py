@@ -5,7 +5,7 @@ stays (COMMIT.md §1, A2). Its author continues from it, the other writer from i
 nobody can read any more: from there on commits do not follow one another.
 
 H1. Read all commits except those of closed blocks; those that cannot be read count as missing. If
-    files of blocks were lost, the commits show what was in them.
+    files of blocks were lost, the commits show what was in them (`_Blocks`).
 H2. From the newest commit walk back by ``parent``. If another commit is in a version's place, the
     right one is rebuilt: a later commit carries its edit (FORMAT.md §3.1), which turns the previous
     head into its head. The result must lead to the head of the following commit. A commit that
@@ -16,17 +16,6 @@ H3. If that fails, too, the history cannot reach the newest version: walk again,
 H4. Copy everything that belongs to this history, and at the end the file that makes a log: an
     interrupted copy is not a log.
 H5. Verify the copy, including its rows.
-
-*Blocks whose files were lost* (H1; one that cannot be read counts as lost). Without its file a
-reader cannot know which of a block's commits were made: it may have been closed, and then they were
-being deleted, and committers that slept may have left some of their own (COMMIT.md §4). But all the
-remaining files together show it:
-
-- blocks are closed from the oldest on, so those before a closed one were closed;
-- the block of the newest version was never closed: its commits are genuine;
-- any other block that has all its commits needs no file: they follow one another to the newest
-  version, or are left out. A block that lacks any was closed, unless an open one comes before it;
-  the rest of it is left out.
 
 The broken log is only read: what was left out is still there. The store of the copy should be one
 with exclusive creates.
@@ -109,7 +98,18 @@ class RepairReport:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """The first version after closed blocks, and of each block without a readable file."""
+    """The first version after closed blocks, and of each block without a readable file.
+
+    Without its file a reader cannot know which of a block's commits were made: it may have been
+    closed, and then they were being deleted, and committers that slept may have left some of their
+    own (COMMIT.md §4). But all the remaining files together show it:
+
+    - blocks are closed from the oldest on, so those before a closed one were closed;
+    - the block of the newest version was never closed: its commits are genuine;
+    - any other block that has all its commits needs no file: they follow one another to the newest
+      version, or are left out. A block that lacks any was closed, unless an open one comes before
+      it; the rest of it is left out.
+    """
 
     first_open: int
     lost: tuple[int, ...]

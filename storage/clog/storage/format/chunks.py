@@ -14,8 +14,8 @@ it. A chunk may have up to three:
   replaces the one before, and includes its rows.
 - Its *mask*: the rows that a later record of their key superseded, and the tombstones, since no
   table shows either. A chunk with a mask is *covered*: it was compared with all records before the
-  offset up to which its partition is covered. Masks say nothing that the keys do not; a reader that
-  ignores them gets the same table.
+  offset up to which its partition is covered. Masks save work: a reader that compares the keys
+  instead gets the same table.
 
 `Draft` is a manifest's segments while an edit is applied, and shares what did not change. It
 refuses to change a segment that is in a page. Which edits make sense is up to the cleaner.

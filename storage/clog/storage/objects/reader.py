@@ -14,31 +14,10 @@ fetched whole, the footer's checksum is verified, and Parquet verifies that of e
 that contradicts the manifest or itself is a `CorruptionError`; what was yielded before it is
 correct.
 
-*The footer.* Arrow trusts any footer that it can parse: one that lacks a column's metadata, or
-nests its schema deeply enough, ends the process, and anyone who can write to a log can write a
-footer with the right checksum. So Arrow is not asked where columns are, and whatever it trusts
-blindly is checked here (§5.1):
-
-F1. The tail says Parquet, unencrypted, and the length that the manifest has.
-F2. The footer is one struct of Thrift's compact protocol, and lists have the right element types,
-    which parsers generated from Parquet's definitions do not check.
-F3. The schema is a tree of bounded depth and size. Names of columns do not repeat, and columns that
-    the format knows have its physical types; the others come from a newer clog.
-F4. Each row group has one chunk for each leaf of the tree, of its type and under its path, in this
-    file, with as many values as rows, unless they repeat. Its bytes are before the key index.
-F5. The row groups' rows add up to those of the object.
-
-Logical types, statistics and pages are not checked: Arrow raises an error for bad logical types,
-and decodes statistics if a filter needs them. The check takes a tenth of a millisecond for each row
-group of seven columns, a hundredth of the time of decoding them; its result is cached by the bytes,
-for repeated look-ups.
-
-*Thrift.* A value comes with its *kind*, the number of its type in the bytes, so that everything can
-be written again (`written`) as Parquet's own writers do, including unknown fields. A struct is a
-dict from field id to (kind, value), a list or set is (kind of its elements, values); a map, which
-Parquet does not use, stays bytes. Integers may have any width. Every step of the reader consumes a
-byte, and no size is trusted before its bytes were seen, so the output is in proportion to the
-input, and the reader terminates. Nesting is bounded.
+Arrow trusts any footer that it can parse: one that lacks a column's metadata, or nests its schema
+deeply enough, ends the process, and anyone who can write to a log can write a footer with the right
+checksum. So `read_footer` checks whatever Arrow trusts blindly, and says where columns are. The
+`Reader` of Thrift's compact protocol, in which footers are, trusts no size before its bytes.
 """
 
 from bisect import bisect_right
@@ -476,7 +455,15 @@ class ThriftError(ValueError):
 
 
 class Reader:
-    """Reads one value after the other; ``at`` is where the next one begins."""
+    """Reads one value after the other; ``at`` is where the next one begins.
+
+    A value comes with its *kind*, the number of its type in the bytes, so that everything can be
+    written again (`written`) as Parquet's own writers do, including unknown fields. A struct is a
+    dict from field id to (kind, value), a list or set is (kind of its elements, values); a map,
+    which Parquet does not use, stays bytes. Integers may have any width. Every step consumes a
+    byte, and no size is trusted before its bytes were seen, so the output is in proportion to the
+    input, and the reader terminates. Nesting is bounded.
+    """
 
     __slots__ = ("_data", "at")
 
@@ -677,7 +664,21 @@ def read_footer(
 ) -> tuple[RowGroup, ...]:
     """Returns the row groups in the footer, given with its tail, of an object with this many rows
     whose pages end before the byte ``pages_end``; ``typed``: key and value have the types of a
-    schema. Raises `FooterError` if it contradicts the format.
+    schema. Raises `FooterError` if it contradicts the format (§5.1):
+
+    F1. The tail says Parquet, unencrypted, and the length that the manifest has.
+    F2. The footer is one struct of Thrift's compact protocol, and lists have the right element
+        types, which parsers generated from Parquet's definitions do not check.
+    F3. The schema is a tree of bounded depth and size. Names of columns do not repeat, and columns
+        that the format knows have its physical types; the others come from a newer clog.
+    F4. Each row group has one chunk for each leaf of the tree, of its type and under its path, in
+        this file, with as many values as rows, unless they repeat. Its bytes are before the key
+        index.
+    F5. The row groups' rows add up to those of the object.
+
+    Logical types, statistics and pages are not checked: Arrow raises an error for bad logical
+    types, and decodes statistics if a filter needs them. The check takes a tenth of a millisecond
+    for each row group of seven columns; its result is cached by the bytes.
     """
     remembered = len(footer) <= REMEMBERED_BYTES_MAX
     return (_read_once if remembered else _read)(footer, rows, pages_end, typed=typed)

@@ -14,16 +14,13 @@ per record. All have the columns or fields ``key`` and ``value``, and may have `
   since 1970. Finer ones than microseconds are rounded down. Missing ones, including NaT, are the
   time of the call.
 
-No library of frames is imported: a frame can only exist if its library is already loaded, so
-``sys.modules`` has it. The PyCapsule interface is not used for pandas frames: they would bring
-their index along, which a filter leaves behind as ``__index_level_0__``.
+No library of frames is imported: a frame can only exist if its library is already in
+``sys.modules``. pandas' PyCapsule interface is not used: it would bring the frame's index along.
 
-The hash of the given records distinguishes a repeated append from a different one under the same
-sequence. It does not depend on how the records were cut into batches nor on Arrow's buffers
-(slices, offsets): each column has one stream of lengths, one of bytes, one of nulls. Timestamps
-count only if the caller gave them: those filled in from the clock differ at each attempt. The hash
-does not depend on the schema's version either: of typed keys and values only what is not null
-counts, by its path, and numbers count as the widest ones they can become.
+The hash distinguishes a repeated append from a different one under the same sequence. It depends
+neither on batches and Arrow's buffers (each column has one stream of lengths, one of bytes, one of
+nulls), nor on timestamps that the clock filled in, nor on the schema's version: of typed keys and
+values only what is not null counts, by its path, and numbers as the widest that they can become.
 """
 
 import json

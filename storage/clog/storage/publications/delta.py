@@ -18,7 +18,7 @@ which only a VACUUM needs.
 *Versions that expire.* A checkpoint follows each tenth version; everything before the newest one
 that no pin needs is deleted. When a log start offset has risen, the version that says so gets one
 immediately, and all versions before it are deleted: an old version never shows what was deleted.
-The next publication completes what a crash interrupted, as a version names the first to stay.
+Each version names the oldest one to keep, so the next publication finishes an interrupted clean-up.
 
 A view is *withdrawn* if its newest version has no files, and is the first to stay.
 """

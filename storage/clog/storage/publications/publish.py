@@ -1,5 +1,5 @@
-"""Publishes the log's table as a view (S63, COMMIT.md §10), with its pins (FORMAT.md §14), and
-finds the files of views at a root.
+"""Publishes the log's table as a view (S63), with its pins, and finds the files of views at a root.
+COMMIT.md §10 says what a crash leaves, and FORMAT.md §14 defines the words.
 
 U1. Look at the view, whose newest version is n − 1, then find which rows the table shows, at the
     newest version V of the log, and write the files that version n of the view will name. Anything
@@ -13,22 +13,12 @@ U4. A pin stays until the view's version of the next pin has existed for ``file.
     publisher may be asleep. To keep heads short, of pins that came within an eighth of that delay
     only the first stays, and holds for the versions of the others, too.
 
-A *cut* is published at its version of the log, while a keep holds that (`cuts`, N4): V is given,
-and U2 notes n in the keep; the pin that holds for n stays as long as the keep. Views only go
-forward, so if one shows a newer version, or less because a log start offset has risen, the cut is
-made anew.
-
-Publishing twice has no effect: a view that already shows the same content is left alone, so
-publishers need not take turns, and a crash leaves at worst a pin, which the next publication
-replaces. As the view is looked at before the log, no version of it shows less than the one before.
-
-A view is *withdrawn* by a version without files, which needs no pin (only U3 and U4): it takes the
-number that a sleeping publisher would create, so that this one's pin can be removed, too. Pins of
-the versions before it stay for the delay.
+Publishing twice has no effect, so publishers need not take turns. A *cut* is published at its
+version of the log, while a keep holds that (`cuts`, N4): U2 notes n in the keep, and the pin that
+holds for n stays as long. A view is *withdrawn* by a version without files, which needs no pin.
 
 To delete a log, the files of its views are found without it: the newest version of a view names its
-log, so that file is deleted last, and the rest of an interrupted deletion is found in the same way.
-Tables that clog did not write, and files that others put beside our versions, stay.
+log, so that file is deleted last. Tables that clog did not write stay.
 """
 
 from collections.abc import Callable, Mapping, Sequence

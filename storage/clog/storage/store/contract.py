@@ -13,45 +13,13 @@ A4 *Listing.* A listing shows every object that exists from its beginning to its
    are written or deleted in between may be listed or not.
 A5 *Deletion.* Deleting an object that does not exist succeeds.
 
-The errors of all operations:
+`Store` says which errors its operations raise. After `ObjectExistsError` or `StoreUnavailableError`
+from ``create`` the caller reads the object back: when a client repeats a request whose reply was
+lost, the repeat is refused because the first one succeeded.
 
-- the builtin ``FileNotFoundError``, only from reads: no such object;
-- `ObjectExistsError`, only from ``create``: the object exists, or another create was under way;
-- `StoreUnavailableError`: the filesystem failed; after a ``create`` its outcome is unknown;
-- `StoreRefusedError`, a subclass: it is not permitted, or not possible there; the outcome of
-  earlier attempts is unknown, unless the refusal is ``certain``;
-- `StoreFullError`, another: there is no room, and nothing was written;
-- `NotFoundError`: the bucket does not exist;
-- `InvalidInputError`: a path that leads out of the root, a wrong option, a missing package;
-- `UnsupportedFilesystemError`, only from ``create``: A2 is not available here. Reads never need it.
-
-After `ObjectExistsError` or `StoreUnavailableError` from ``create`` the caller reads the object
-back: when a client repeats a request whose reply was lost, the repeat is refused because the first
-one succeeded, or because the permission was taken away in between.
-
-*Ahead.* A request to an object store takes long, whatever its size, so a reader of many small
-objects, one after the other, spends most of its time waiting. `ahead` begins the next calls early:
-
-- at most `CALLS_MAX` at a time, and only a few at first: a reader that stops early has requested
-  little too much;
-- while the fetched bytes that nobody has taken yet are at most `BYTES_MAX`; one call always, which
-  is under way while the caller works on the result before it;
-- results come in the order of the calls, and so do their errors; a single call is simply made.
-
-The store decides whether a begun call is under way immediately (`Store.begin`): where requests are
-short, on local disks and in memory, nothing begins before its result is asked for, and no thread is
-made, unless the reader wraps the store in a `ConcurrentStore`: then decoding happens ahead, too.
-A thread ends soon after the last call that it was given; no forked child misses one, and no process
-waits for one.
-
-*Together.* Work on many logs, one call for each, is begun in all of them and waited for once
-(`together`): it takes no longer than for one. All have ended when it returns, unless an interrupt
-ends the waiting: those under way then continue as if their process had been slow.
-
-*Puts.* Objects that nobody reads before a commit names them need not be waited for one by one
-(`Puts`): where requests take long they are under way together, at most `TOGETHER_MAX` of them, and
-at most `BYTES_MAX`, or a single one. An object that could not be put is kept, and put again at the
-next wait. After an interrupt those under way continue: they become objects that nobody names.
+Requests to an object store take long, so reads go `ahead`, calls to many logs run `together`, and
+objects that nobody reads before a commit names them need not be waited for one by one (`Puts`).
+On local disks calls run when their result is needed, in the caller's thread.
 """
 
 import builtins
@@ -137,6 +105,18 @@ class Store(Protocol):
 
     Its guarantees, such as that of all creates of one path at most one succeeds, are in the
     docstring of `clog.storage.store.contract`; `clog.storage.store.conformance` checks them.
+
+    The errors of all operations:
+
+    - the builtin ``FileNotFoundError``, only from reads: no such object;
+    - `ObjectExistsError`, only from ``create``: the object exists, or another create was under way;
+    - `StoreUnavailableError`: the filesystem failed; after a ``create`` its outcome is unknown;
+    - `StoreRefusedError`, a subclass: it is not permitted, or not possible there; the outcome of
+      earlier attempts is unknown, unless the refusal is ``certain``;
+    - `StoreFullError`, another: there is no room, and nothing was written;
+    - `NotFoundError`: the bucket does not exist;
+    - `InvalidInputError`: a path that leads out of the root, a wrong option, a missing package;
+    - `UnsupportedFilesystemError`, only from ``create``: A2 is not available. Reads never need it.
     """
 
     @property
@@ -324,6 +304,14 @@ def ahead(
     """Yields what the calls return, or raises what they raise, in their order. Each is paired with
     the number of bytes that it fetches, if known. ``calls_max``: under way at the same time; more
     than `CALLS_MAX` is for small answers that are all needed.
+
+    At first only a few are under way: a reader that stops early has requested little too much. The
+    fetched bytes that nobody has taken yet are at most `BYTES_MAX`, or those of one call.
+
+    The store decides whether a begun call is under way immediately (`Store.begin`): where requests
+    are short, a call runs when its result is needed, unless the reader wraps the store in a
+    `ConcurrentStore`, so that decoding happens ahead, too. A thread ends soon after its last call;
+    no forked child misses one, and no process waits for one.
     """
     begun: deque[tuple[Callable[[], _T], int]] = deque()
     held = taken = 0
@@ -365,7 +353,8 @@ def delete_all(store: Store, paths: Iterable[str]) -> Iterator[str]:
 def together(calls: Sequence[tuple[Store, Callable[[], _T]]]) -> list[_T | Exception]:
     """Returns what each call returns or raises, in their order. Each is paired with the store that
     it works on, and no two work on the same log: where requests take long they are under way at the
-    same time, elsewhere one follows the other.
+    same time, elsewhere one follows the other. All have ended when it returns, unless an interrupt
+    ends the waiting: those under way then continue as if their process had been slow.
     """
     done: list[_T | Exception] = []
     for first in range(0, len(calls), TOGETHER_MAX):
@@ -380,7 +369,12 @@ def together(calls: Sequence[tuple[Store, Callable[[], _T]]]) -> list[_T | Excep
 
 
 class Puts:
-    """Objects being written, which exist once `settle` has returned; for one thread."""
+    """Objects being written, which exist once `settle` has returned; for one thread.
+
+    Where requests take long, at most `TOGETHER_MAX` are under way, and at most `BYTES_MAX`, or a
+    single one. An object that could not be put is kept, and put again at the next wait. After an
+    interrupt those under way continue: they become objects that nobody names.
+    """
 
     def __init__(self) -> None:
         self._under_way: list[_Put] = []

@@ -17,15 +17,10 @@ The log never contains undecided records then, so no one waits for a transaction
 nothing. With other logs (`several`), or if *visible*, records are undecided until the home has
 decided (`undecided`): T3 is the decision, and an abort is a commit.
 
-A transaction commits the next offsets of what was read for it (S54), and raises an error if the
-reader missed deletes (S41): between two transactions of a job, tombstones may be removed that it
-had not read. The version at which each partition was last read shows that.
+A transaction raises an error if the reader missed deletes (S41): between two transactions of a job,
+tombstones that it had not read may be removed. The version of each partition's last read shows it.
 
-`Holders` are the transaction ids that one handle holds (S48). A handle claims an id once, with a
-commit that raises the id's epoch. It claims it again if the last transaction was neither committed
-nor aborted, or is in doubt; that transaction is then fenced as if another process had taken over. A
-handle that another one fenced stays fenced, since what it knows may be outdated. A forked child
-holds nothing: two processes at one epoch would be indistinguishable.
+`Holders` are the transaction ids that one handle holds (S48).
 """
 
 from collections.abc import Mapping, Sequence
@@ -665,7 +660,14 @@ def holder_of(entry: WriterEntry) -> Holder:
 
 
 class Holders(Shared):
-    """The ids of one handle. Safe for threads."""
+    """The ids of one handle. Safe for threads.
+
+    A handle claims an id once, with a commit that raises the id's epoch. It claims it again if the
+    last transaction was neither committed nor aborted, or is in doubt; that transaction is then
+    fenced as if another process had taken over. A handle that another one fenced stays fenced,
+    since what it knows may be outdated. A forked child holds nothing: two processes at one epoch
+    would be indistinguishable.
+    """
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
+from itertools import islice, tee
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -62,6 +62,7 @@ RANKED_SLOT_BYTES = 32
 _SLOTS_MAX = (1 << 32) - 1
 
 _T = TypeVar("_T")
+_Item = TypeVar("_Item")
 Call = tuple[Callable[[], _T], int]
 """What is to be done, and the bytes that it holds until its result is taken."""
 
@@ -214,6 +215,18 @@ class CleanerThreads:
         finally:
             for turn in turns:
                 turn.drop()
+
+    @contextmanager
+    def each(
+        self, items: Iterable[_Item], do: Callable[[_Item], _T], size_of: Callable[[_Item], int]
+    ) -> Iterator[Iterator[tuple[_Item, Callable[[], _T]]]]:
+        """Gives an iterator of the items, each with a function that returns what ``do`` makes of it
+        (`in_turn`) and that may hold ``size_of`` it; with one thread, an item is asked for when the
+        one before it is done.
+        """
+        mine, theirs = tee(items)
+        with self.in_turn((partial(do, item), size_of(item)) for item in theirs) as turns:
+            yield zip(mine, turns, strict=False)
 
     def together(self, calls: Sequence[Call[_T]]) -> Iterator[_T]:
         """Yields the results of the calls, in their order; free threads make some of them."""

@@ -515,24 +515,29 @@ class Judge:
         )
         object.__setattr__(self, "recheck", recheck)
 
-    def judge_segment(self, store: Store, partition: int, segment: Segment) -> JudgedSegment:
-        """Judges all chunks of a segment; requests for the next ones are made ahead."""
+    def judge_segment(
+        self,
+        store: Store,
+        partition: int,
+        segment: Segment,
+        action: Callable[[JudgedChunk], Action],
+    ) -> JudgedSegment:
+        """Judges all chunks of a segment, and decides what becomes of them; requests for the next
+        ones are made ahead.
+        """
         chunks = segment.chunks
         sizes = [c.object.size_bytes * c.rows // (c.object.rows * _KEYS_SHARE) for c in chunks]
         begun = (partial(self._opened, store, partition, c) for c in chunks)
         opened = ahead(store, zip(begun, sizes, strict=True))
         with self.threads.in_turn(zip(opened, sizes, strict=True)) as turns:
-            return JudgedSegment(segment, tuple(turn() for turn in turns))
-
-    def with_horizons(self, store: Store, partition: int, segment: JudgedSegment) -> JudgedSegment:
-        """Returns the segment with the tombstones of chunks that are to be marked."""
-        chunks = tuple(
-            self._dated(store, partition, c) if c.undated and c.action is Action.MARK else c
-            for c in segment.chunks
-        )
-        return replace(segment, chunks=chunks)
+            judged = [turn() for turn in turns]
+        decided = (replace(c, action=action(c)) for c in judged)
+        return JudgedSegment(segment, tuple(self._dated(store, partition, c) for c in decided))
 
     def _dated(self, store: Store, partition: int, c: JudgedChunk) -> JudgedChunk:
+        """Returns the chunk; one that is to be marked, with its tombstones."""
+        if not (c.undated and c.action is Action.MARK):
+            return c
         assert c.keep is not None, "a marked chunk keeps some rows and loses others"
         piece = piece_of(partition, c.chunk, c.chunk.base, c.chunk.next, self.schema)
         columns = ("offset", presence_column("value", self.schema, ()))

@@ -2,7 +2,7 @@
 
 P3. Whether a chunk is left, marked or rewritten (`RewritePolicy`), and which neighbouring segments
     become one (`grouped`, S25). Pure.
-P4. One group becomes one segment (`Rewriter`, S26), and bitmaps are written (`BitmapWriter`).
+P4. One group becomes one segment (S26), and bitmaps are written (`Rewriter`).
 
 *Marked*. A chunk in which little died stays and gets a *bitmap* of its dead rows: they are
 invisible from the commit on, and their bytes are removed when the chunk is rewritten
@@ -60,9 +60,10 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from clog.cleaner.passes.judge import Action, GroupRecheck, JudgedChunk, JudgedSegment, Recheck
-from clog.cleaner.passes.offset_map import EVERY_BYTES, FoundDead, give_back
+from clog.cleaner.passes.judge import Action, GroupRecheck, Judge, JudgedChunk, JudgedSegment
+from clog.cleaner.passes.offset_map import EVERY_BYTES, give_back
 from clog.cleaner.selection import (
+    PassPlan,
     PassStats,
     earliest_horizon_ms,
     in_doubt,
@@ -76,7 +77,6 @@ from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import Chunk, DeadMark, Replacement, read_bitmap, write_dead_rows
 from clog.storage.format.documents import NONE
-from clog.storage.format.log_info import LogSchema
 from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
 from clog.storage.objects.composing import CopiedGroup, write_rewritten
 from clog.storage.objects.writer import rewritten_chunk
@@ -218,11 +218,6 @@ class RewritePolicy:
     now_ms: int
     gathered: Collection[str] = frozenset()
 
-    def decided(self, segment: JudgedSegment) -> JudgedSegment:
-        """Returns the segment with the actions of its chunks decided."""
-        chunks = tuple(replace(c, action=self.action(c)) for c in segment.chunks)
-        return replace(segment, chunks=chunks)
-
     def action(self, c: JudgedChunk) -> Action:
         """Returns the action for a chunk by itself; its neighbours may have it rewritten."""
         if (
@@ -282,44 +277,50 @@ _Part = tuple[Offsets, pa.RecordBatch | CopiedGroup | None]
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """What was written of a group: its replacement, if it `needs_work`, and bitmaps; and how many
+    records that concerns.
+    """
+
+    replaced: tuple[Replacement, ...]
+    dead: tuple[DeadMark, ...]
+    counts: PassStats
+
+
+@dataclass(frozen=True, slots=True)
 class Rewriter:
-    """Writes groups of one pass.
+    """Writes groups of one pass; objects are stamped with the version at which it was planned.
 
     Args:
-        stamp: a version that was read before anything is written (FORMAT.md §6).
-        key_seed: the log's own, for key indexes (S19).
-        schema: the log's, which rewritten records have from then on.
-        up_to: one past the last offset that the map covers: how far a chunk's horizon reaches.
-        recheck: checks the rows that are removed.
-        found: what earlier maps than the last one found dead.
+        judge: the pass's: up to where its map reaches, what earlier ones found, and its recheck.
         threads: decode the next chunk while one is encoded.
-        dates: whether the group's commit gives chunks their horizons.
     """
 
     store: Store
-    partition: int
-    config: LogConfig
-    stamp: int
-    key_seed: int
-    schema: LogSchema | None
-    up_to: int
-    recheck: Recheck
-    found: FoundDead
+    plan: PassPlan
+    judge: Judge
     new_id: Callable[[], str]
     threads: CleanerThreads
-    dates: bool = True
+
+    def write(self, group: Group) -> Written:
+        """Writes the replacement of a group, and bitmaps; in several threads if some are free."""
+        counts = PassStats()
+        replaced = (self.rewrite(group, counts),) if group.needs_work else ()
+        marked = [c for c in group.chunks if c.action is Action.MARK]
+        counts.records_marked += sum(c.removed.total for c in marked)
+        return Written(replaced, tuple(map(self._mark, marked)), counts)
 
     def rewrite(self, group: Group, stats: PassStats) -> Replacement:
         """Rewrites a group, counts its records, and returns its replacement once it is written."""
         merged = len(group.segments) > 1
-        limit = self.config.object_bytes
+        limit = self.plan.config.object_bytes
         chunks: list[Chunk] = []
-        recheck = GroupRecheck(self.recheck, self.partition)
-        for is_rewritten, pairs in groupby(_decided(group, self.config), key=itemgetter(0)):
+        recheck = GroupRecheck(self.judge.recheck, self.plan.partition)
+        for is_rewritten, pairs in groupby(_decided(group, self.plan.config), key=itemgetter(0)):
             run = [c for _, c in pairs]
             if is_rewritten:
                 # No object may be larger than the segment that it must fit into.
-                size_bytes = min(limit, self.config.segment_bytes) if merged else limit
+                size_bytes = min(limit, self.plan.config.segment_bytes) if merged else limit
                 chunks.extend(self._write_run(run, size_bytes, recheck, stats))
                 for c in run:
                     _count(c, stats)
@@ -328,12 +329,12 @@ class Rewriter:
                 stats.tombstones_stamped += sum(map(new_horizons_in, run))
         recheck.finish()
         return Replacement(
-            partition=self.partition,
+            partition=self.plan.partition,
             base=group.base,
             next=group.next,
             sources=tuple(c.chunk.identity for c in group.chunks),
             chunks=tuple(chunks),
-            segments=_tiles(group, chunks, self.config),
+            segments=_tiles(group, chunks, self.plan.config),
         )
 
     def held_bytes(self, group: Group) -> int:
@@ -342,16 +343,18 @@ class Rewriter:
         """
         if not group.needs_work:
             return 0
-        rewritten = [c for is_rewritten, c in _decided(group, self.config) if is_rewritten]
+        rewritten = [c for is_rewritten, c in _decided(group, self.plan.config) if is_rewritten]
         left = sum(c.size_bytes_left for c in rewritten)
         read_bytes = max((c.chunk.object.size_bytes for c in rewritten), default=0)
-        return 2 * min(left, self.config.object_bytes) + read_bytes
+        return 2 * min(left, self.plan.config.object_bytes) + read_bytes
 
     def _kept(self, c: JudgedChunk) -> Chunk:
         return self._dated(c.chunk) if c.sets_horizons else c.chunk
 
     def _dated(self, chunk: Chunk) -> Chunk:
-        return replace(chunk, horizon=AT_COMMIT, up_to=self.up_to) if self.dates else chunk
+        if self.plan.stretch is not None:
+            return chunk  # Chunks get them once all stretches are done.
+        return replace(chunk, horizon=AT_COMMIT, up_to=self.judge.mapped.end)
 
     def _write_run(
         self, run: Sequence[JudgedChunk], object_bytes: int, recheck: GroupRecheck, stats: PassStats
@@ -361,12 +364,12 @@ class Rewriter:
             objects = write_rewritten(
                 self.store,
                 retained,
-                partition=self.partition,
-                stamp=self.stamp,
-                key_seed=self.key_seed,
-                schema=self.schema,
+                partition=self.plan.partition,
+                stamp=self.plan.manifest.version,
+                key_seed=self.plan.manifest.head.log.key_seed,
+                schema=self.plan.manifest.head.log.schema,
                 new_id=self.new_id,
-                compression=self.config.compression,
+                compression=self.plan.config.compression,
                 object_bytes=object_bytes,
                 encoders=self.threads.count,
                 together=self.threads.together,
@@ -377,9 +380,10 @@ class Rewriter:
         if before - removed != written:
             first, last = run[0].chunk, run[-1].chunk
             raise CorruptionError(
-                f"partition {self.partition} has {before} records in [{first.base}, {last.next});"
-                f" {removed} were to be removed and {written} were written, so"
-                f" {before - removed - written} are unaccounted for; nothing was changed"
+                f"partition {self.plan.partition} has {before} records in"
+                f" [{first.base}, {last.next}); {removed} were to be removed and"
+                f" {written} were written, so {before - removed - written} are"
+                " unaccounted for; nothing was changed"
             )
         stats.tombstones_stamped += sum(map(len, dated))
         version = max(c.chunk.version for c in run)
@@ -417,11 +421,12 @@ class Rewriter:
 
     def _opened(self, c: JudgedChunk) -> list[Portion]:
         """Fetches what has to be looked at of a chunk; returns the portions that read it."""
-        piece = piece_of(self.partition, c.chunk, c.chunk.base, c.chunk.next, self.schema)
+        plan, schema = self.plan, self.plan.manifest.head.log.schema
+        piece = piece_of(plan.partition, c.chunk, c.chunk.base, c.chunk.next, schema)
         if c.rows_left == 0:
             if c.removed.trimmed == c.removed.total:
                 return []  # Rows below the log start need not be read.
-            tombstone = presence_column("value", self.schema, ())
+            tombstone = presence_column("value", schema, ())
             horizons = (tombstone, DELETE_HORIZON) if c.removed.expired else ()
             batches = open_run(self.store, [piece], ("offset", "key", *horizons))
             return [(c.chunk.live_rows, lambda: batches)]
@@ -432,8 +437,8 @@ class Rewriter:
             self.store,
             [Wanted(piece, c.chunk, self._changed_rows(c))],
             columns=_READ,
-            compression=self.config.compression,
-            key_seed=self.key_seed,
+            compression=plan.config.compression,
+            key_seed=plan.manifest.head.log.key_seed,
             rows_min=rows_min,
         )
 
@@ -471,8 +476,31 @@ class Rewriter:
     def _recheck(
         self, chunk: Chunk, batch: pa.RecordBatch, gone: Mask, here: slice, recheck: GroupRecheck
     ) -> None:
-        found = self.found.of(chunk)
+        found = self.judge.found.of(chunk)
         recheck.check(batch, gone, None if found is None else found[here])
+
+    def _mark(self, c: JudgedChunk) -> DeadMark:
+        """Writes the bitmap of a chunk that is to be marked."""
+        assert c.keep is not None, "a marked chunk keeps some rows and loses others"
+        plan, chunk, before = self.plan, c.chunk, c.chunk.dead
+        dead = np.zeros(chunk.rows, np.bool_)
+        if before is not None:
+            dead |= read_bitmap(self.store, before, chunk.rows)
+        dead[np.flatnonzero(~dead)[~c.keep]] = True
+        if np.count_nonzero(dead) != chunk.rows - c.rows_left:
+            raise CorruptionError(
+                f"partition {plan.partition} has {c.rows_left} live records in"
+                f" [{chunk.base}, {chunk.next}), {np.count_nonzero(~dead)} after marking;"
+                " nothing was changed"
+            )
+        written = write_dead_rows(
+            self.store,
+            dead,
+            since_ms=plan.now_ms if before is None else before.since_ms,
+            stamp=plan.manifest.version,
+            new_id=self.new_id,
+        )
+        return DeadMark(plan.partition, *chunk.identity, written)
 
 
 def _placed(
@@ -557,49 +585,3 @@ def _tiles(
 
 def _holds_any(chunk: Chunk, offsets: Iterable[Offsets]) -> bool:
     return any(((chunk.base <= some) & (some < chunk.next)).any() for some in offsets)
-
-
-@dataclass(frozen=True, slots=True)
-class BitmapWriter:
-    """Writes the bitmaps of one pass.
-
-    Args:
-        stamp: a version that was read before anything is written (FORMAT.md §6).
-        now_ms: the pass's start: the rows of a first bitmap wait from then on.
-    """
-
-    store: Store
-    partition: int
-    stamp: int
-    now_ms: int
-    new_id: Callable[[], str]
-
-    def write(self, group: Group, stats: PassStats) -> tuple[DeadMark, ...]:
-        """Makes bitmaps for the chunks of a group that are to be marked; counts their dead rows."""
-        marked = [c for c in group.chunks if c.action is Action.MARK]
-        marks = tuple(self._marks(marked))
-        stats.records_marked += sum(c.removed.total for c in marked)
-        return marks
-
-    def _marks(self, marked: Iterable[JudgedChunk]) -> Iterable[DeadMark]:
-        for c in marked:
-            assert c.keep is not None, "a marked chunk keeps some rows and loses others"
-            chunk, before = c.chunk, c.chunk.dead
-            dead = np.zeros(chunk.rows, np.bool_)
-            if before is not None:
-                dead |= read_bitmap(self.store, before, chunk.rows)
-            dead[np.flatnonzero(~dead)[~c.keep]] = True
-            if np.count_nonzero(dead) != chunk.rows - c.rows_left:
-                raise CorruptionError(
-                    f"partition {self.partition} has {c.rows_left} live records in"
-                    f" [{chunk.base}, {chunk.next}), {np.count_nonzero(~dead)} after marking;"
-                    " nothing was changed"
-                )
-            written = write_dead_rows(
-                self.store,
-                dead,
-                since_ms=self.now_ms if before is None else before.since_ms,
-                stamp=self.stamp,
-                new_id=self.new_id,
-            )
-            yield DeadMark(self.partition, *chunk.identity, written)

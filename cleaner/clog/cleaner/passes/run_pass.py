@@ -66,13 +66,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, fields, replace
-from functools import partial
-from itertools import tee
 from operator import attrgetter
 from typing import Any, Self
 
 from clog.cleaner.masks import MaskCarrier
-from clog.cleaner.passes.judge import IndexFilter, Judge, JudgedSegment, Recheck
+from clog.cleaner.passes.judge import IndexFilter, Judge, JudgedSegment
 from clog.cleaner.passes.offset_map import (
     FOUND_BYTES_MAX,
     FoundDead,
@@ -91,10 +89,10 @@ from clog.cleaner.passes.ordered import (
 )
 from clog.cleaner.passes.rewriter import (
     AT_COMMIT,
-    BitmapWriter,
     Group,
     RewritePolicy,
     Rewriter,
+    Written,
     grouped,
     last_expired,
     new_horizons_in,
@@ -108,7 +106,6 @@ from clog.cleaner.selection import (
     latest_horizon_ms,
 )
 from clog.cleaner.threads import (
-    ALONE,
     RANKED_SLOT_BYTES,
     SLOT_BYTES,
     CleanerThreads,
@@ -222,119 +219,6 @@ def _is_marked_as_planned(mark: DeadMark, planned: _Chunks, now: _Chunks) -> boo
     """Returns whether the chunk still exists with the dead rows that it had when it was judged."""
     before, after = planned.at(mark), now.at(mark)
     return before is not None and after is not None and before.dead == after.dead
-
-
-_MARKS_MAX = 64
-"""This many bitmaps are committed together if no rewritten group takes them along."""
-
-Publish = Callable[[Edit, PassStats, SoleTombstones | None], None]
-"""Takes an edit that is ready to be committed, the counts of its records, and the tombstones it
-removes where the last record need not win; may raise `SourcesChangedError`.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """The replacement of a group; ``replaced`` is empty if the group stays."""
-
-    replaced: tuple[Replacement, ...]
-    dead: tuple[DeadMark, ...]
-    counts: PassStats
-
-
-@dataclass(slots=True, kw_only=True)
-class _GroupCleaner:
-    """Works on the groups of one pass.
-
-    Args:
-        covered: up to where the map reaches.
-        sole: the tombstones that may be removed, where the last record need not win.
-        threads: write the next groups ahead.
-
-    Attributes:
-        edit, counts: what is published next, and the counts of its records.
-        horizons: those of chunks that are left as they are.
-        horizons_set: the number of tombstones that get them.
-        removed: the highest offset of a tombstone that was removed.
-    """
-
-    plan: PassPlan
-    covered: int
-    sole: SoleTombstones | None = None
-    rewriter: Rewriter
-    bitmap_writer: BitmapWriter
-    publish: Publish
-    stopping: Callable[[], bool]
-    threads: CleanerThreads = ALONE
-    edit: Edit = field(default_factory=Edit)
-    counts: PassStats = field(default_factory=PassStats)
-    horizons: list[ChunkHorizon] = field(default_factory=list)
-    horizons_set: int = 0
-    removed: int = NONE
-
-    def clean(self, groups: Iterable[Group]) -> bool:
-        """Cleans all groups and ends the pass; returns False if it stopped before that."""
-        mine, theirs = tee(groups)
-        calls = (
-            (partial(self._written, group), self.rewriter.held_bytes(group)) for group in theirs
-        )
-        try:
-            with self.threads.in_turn(calls) as turns:
-                for group, turn in zip(mine, turns, strict=False):
-                    if self.stopping():
-                        raise StoppedError
-                    if group.needs_work or len(self.edit.dead) >= _MARKS_MAX:
-                        self._publish()  # P5
-                    self._take(group, turn())  # P4
-            self._finish()  # P5 and P6
-        except StoppedError:
-            with suppress(SourcesChangedError):  # Do not waste what is already written.
-                self._publish()
-            return False
-        except SourcesChangedError:
-            return False
-        return True
-
-    def _written(self, group: Group) -> _Written:
-        """Writes the replacement of a group, and bitmaps; in several threads if some are free."""
-        counts = PassStats()
-        replaced = (self.rewriter.rewrite(group, counts),) if group.needs_work else ()
-        return _Written(replaced, self.bitmap_writer.write(group, counts), counts)
-
-    def _take(self, group: Group, written: _Written) -> None:
-        """Adds a group to what is published next."""
-        edit = replace(self.edit, dead=(*self.edit.dead, *written.dead))
-        if written.replaced:
-            edit = replace(edit, replace=written.replaced)
-        else:
-            changed = [c for c in group.chunks if c.sets_horizons]
-            self.horizons.extend(self._horizon(c.chunk) for c in changed)
-            self.horizons_set += sum(map(new_horizons_in, changed))
-        if (expired := last_expired(group)) != NONE:
-            removed = {self.plan.partition: expired}  # Groups come in offset order.
-            edit = replace(edit, tombstones_removed=removed)
-        self.edit = edit
-        self.counts.add_records(written.counts)
-
-    def _horizon(self, chunk: Chunk) -> ChunkHorizon:
-        place = (self.plan.partition, chunk.object.path, chunk.first_row)
-        return ChunkHorizon(*place, AT_COMMIT, self.covered)
-
-    def _finish(self) -> None:
-        """Publishes the last group and the end of the pass, unless other stretches come first."""
-        if self.plan.stretch is None:
-            self.counts.tombstones_stamped += self.horizons_set
-            self.edit = ending(self.edit, self.plan, self.covered, self.horizons)
-        self._publish()
-
-    def _publish(self) -> None:
-        edit, counts, gone = self.edit, self.counts, None
-        self.edit, self.counts = Edit(), PassStats()
-        if self.sole is not None and edit.tombstones_removed:
-            last = edit.tombstones_removed[self.plan.partition]
-            gone, self.removed = self.sole.between(self.removed, last), last
-        if edit != Edit():
-            self.publish(edit, counts, gone)
 
 
 def ending(edit: Edit, plan: PassPlan, covered: int, horizons: Iterable[ChunkHorizon]) -> Edit:
@@ -455,19 +339,20 @@ class PassProgress:
         phase: `MAPPING` the dirty keys, then `CLEANING` segment by segment.
         phase_began_ms: when it began, by the monotonic time of the pass's clock.
         records_total: records that the phase goes through.
+        records_judged: those that were judged.
     """
 
     stats: PassStats = field(default_factory=PassStats)
     phase: str = MAPPING
     phase_began_ms: int = 0
     records_total: int = 0
-    _records_judged: int = 0
+    records_judged: int = 0
     _store: MeteredStore | None = None
 
     @property
     def records_done(self) -> int:
         """How many of ``records_total`` are done."""
-        return self.stats.map_records if self.phase == MAPPING else self._records_judged
+        return self.stats.map_records if self.phase == MAPPING else self.records_judged
 
     @property
     def moved_ms(self) -> int | None:
@@ -486,12 +371,6 @@ class PassProgress:
     def begin_cleaning(self, *, records_total: int, now_ms: int) -> None:
         """Begins P2, and with it P3 to P6."""
         self.phase, self.records_total, self.phase_began_ms = CLEANING, records_total, now_ms
-
-    def counted(self, judged: Iterable[JudgedSegment]) -> Iterator[JudgedSegment]:
-        """Yields the same segments; counts each when the next one is requested."""
-        for segment in judged:
-            yield segment
-            self._records_judged += segment.segment.rows
 
 
 MAPS_MAX = 8
@@ -521,28 +400,17 @@ class PassTools:
     check_clock: Callable[[], object] = lambda: None
 
 
+_MARKS_MAX = 64
+"""This many bitmaps are committed together if no rewritten group takes them along."""
+
+
 def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
     """Cleans one partition as planned, committing group by group; returns the result."""
     stats, noted = tools.progress.stats, NotedStore(handle.store)
-
-    def publish(edit: Edit, counts: PassStats, gone: SoleTombstones | None) -> None:
-        tools.check_clock()  # Hours may have passed, and the commit sets horizons.
-        commit_pass(  # P5
-            *(handle, settled.manifest, settled.partition, edit),
-            operation="clean",
-            delete_retention_ms=plan.config.delete_retention_ms,
-            store=noted,
-            is_elsewhere=bool(settled.gathered),
-            gone=None if gone is None else (gone, tools.hasher),
-        )
-        stats.add_records(counts)
-        stats.groups_committed += 1
-
-    settled = plan
     try:
         with noted.leaves_room(handle):
             settled = _settled(handle, noted, plan, tools)
-            covered, complete = _execute_pass(noted, settled, tools, publish)
+            covered, complete = _execute_pass(handle, noted, settled, tools)
     except SourcesChangedError:
         covered, complete = plan.dirty[0], False
     except FileNotFoundError as e:
@@ -568,8 +436,7 @@ def _settled(handle: Handle, store: Store, plan: PassPlan, tools: PassTools) -> 
     ranking = _ranking(plan)
     if ranking is None or not ranking.stops:
         return plan
-    metered = MeteredStore(store, tools.throttle)
-    reading = GatheredStore(metered, plan.gathered) if plan.gathered else metered
+    _, reading = _stores(store, plan, tools)
     settled = without_late(
         *(handle, reading, plan),
         ranking=ranking,
@@ -583,52 +450,138 @@ def _settled(handle: Handle, store: Store, plan: PassPlan, tools: PassTools) -> 
 
 
 def _execute_pass(
-    store: Store, plan: PassPlan, tools: PassTools, publish: Publish
+    handle: Handle, store: Store, plan: PassPlan, tools: PassTools
 ) -> tuple[int, bool]:
-    """Does all steps, to ``publish``; returns up to where the map reached, and if all was done."""
-    p, manifest, config, dirty = plan.partition, plan.manifest, plan.config, plan.dirty
-    progress, clock = tools.progress, tools.clock
-    stats, metered = progress.stats, MeteredStore(store, tools.throttle)
-    in_memory = {**plan.fetched, **plan.gathered}
-    reading = GatheredStore(metered, in_memory) if in_memory else metered
-    started_ms = clock.monotonic_ms()
-    records = sum(s.rows for s in manifest.segments[p][:-1] if dirty[0] < s.next <= dirty[1])
+    """Does all steps; returns up to where the map reached, and whether all was done."""
+    p, manifest, (first, end) = plan.partition, plan.manifest, plan.dirty
+    progress, stats = tools.progress, tools.progress.stats
+    metered, reading = _stores(store, plan, tools)
+    records = sum(s.rows for s in manifest.segments[p][:-1] if first < s.next <= end)
+    started_ms = tools.clock.monotonic_ms()
     progress.begin_mapping(metered, records_total=records, now_ms=started_ms)
-    judge = _mapped(reading, plan, tools)
-    covered = judge.mapped.end
-    mapped_ms = clock.monotonic_ms()
+    judge = _mapped(reading, plan, tools)  # P1
+    covered, mapped_ms = judge.mapped.end, tools.clock.monotonic_ms()
     sealed = [s for s in plan.sealed if s.base < covered]
     progress.begin_cleaning(records_total=sum(s.rows for s in sealed), now_ms=mapped_ms)
-    policy = RewritePolicy(config, plan.now_ms, plan.gathered.keys())
-    judged = (
-        judge.with_horizons(reading, p, policy.decided(judge.judge_segment(reading, p, s)))
-        for s in sealed
-    )
-    counted = progress.counted(_rechecked(judged, judge.recheck, p))
-    groups = grouped(counted, config, covered=covered)
-    rewriter = _rewriter(reading, plan, tools, judge)
-    bitmap_writer = BitmapWriter(metered, p, manifest.version, plan.now_ms, tools.new_id)
+    policy = RewritePolicy(plan.config, plan.now_ms, plan.gathered.keys())
+    rewriter = Rewriter(reading, plan, judge, tools.new_id, tools.threads)
     sole = judge.held if isinstance(judge.held, SoleTombstones) else None
-    group_cleaner = _GroupCleaner(
-        sole=sole,
-        plan=plan,
-        covered=covered,
-        rewriter=rewriter,
-        bitmap_writer=bitmap_writer,
-        publish=publish,
-        stopping=tools.throttle.stopping,
-        threads=tools.threads,
+    pending = _Pending(
+        handle=handle, store=store, plan=plan, tools=tools, covered=covered, sole=sole
     )
-    complete = group_cleaner.clean(groups)
-    if plan.stretch is not None:  # Chunks get them once all stretches are done.
-        stats.tombstones_stamped += group_cleaner.horizons_set
+
+    def judged() -> Iterator[JudgedSegment]:
+        """Yields each segment when it is asked for: the masks of all would not fit into memory."""
+        for segment in sealed:
+            yield judge.judge_segment(reading, p, segment, policy.action)  # P2
+            progress.records_judged += segment.rows
+        judge.recheck.check_range(p)
+
+    complete = False
+    try:
+        groups = grouped(judged(), plan.config, covered=covered)  # P3
+        with tools.threads.each(groups, rewriter.write, rewriter.held_bytes) as each:
+            for group, write in each:
+                if tools.throttle.stopping():
+                    raise StoppedError
+                if group.needs_work or len(pending.edit.dead) >= _MARKS_MAX:
+                    pending.commit()  # P5, of the groups before this one
+                pending.add(group, write())  # P4
+        pending.end()  # P5 of the last groups, and P6
+        complete = True
+    except StoppedError:
+        with suppress(SourcesChangedError):  # Do not waste what is already written.
+            pending.commit()
+    except SourcesChangedError:
+        complete = False  # The next pass maps the same range again.
     stats.chunks_untouched = judge.index_filter.count
     stats.segments_before = len(sealed)
     stats.size_bytes_before = sum(s.size_bytes for s in sealed)
     stats.bytes_read, stats.bytes_written = metered.bytes_read, metered.bytes_written
     stats.index_ms = mapped_ms - started_ms
-    stats.clean_ms = clock.monotonic_ms() - mapped_ms
+    stats.clean_ms = tools.clock.monotonic_ms() - mapped_ms
     return covered, complete
+
+
+def _stores(store: Store, plan: PassPlan, tools: PassTools) -> tuple[MeteredStore, Store]:
+    """Returns the store, metered, and the same with what was read for several passes."""
+    metered = MeteredStore(store, tools.throttle)
+    in_memory = {**plan.fetched, **plan.gathered}
+    return metered, GatheredStore(metered, in_memory) if in_memory else metered
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pending:
+    """What a pass has written and has yet to commit.
+
+    Args:
+        store: the handle's, wrapped.
+        covered: up to where the map reaches.
+        sole: the tombstones that may be removed, where the last record need not win.
+
+    Attributes:
+        edit, counts: what is committed next, and the counts of its records.
+        horizons: those of chunks that are left as they are.
+        horizons_set: the number of tombstones that get them.
+        removed: the highest offset of a tombstone that was removed.
+    """
+
+    handle: Handle
+    store: Store
+    plan: PassPlan
+    tools: PassTools
+    covered: int
+    sole: SoleTombstones | None
+    edit: Edit = field(default_factory=Edit)
+    counts: PassStats = field(default_factory=PassStats)
+    horizons: list[ChunkHorizon] = field(default_factory=list)
+    horizons_set: int = 0
+    removed: int = NONE
+
+    def add(self, group: Group, written: Written) -> None:
+        """Adds a group to what is committed next."""
+        p, edit = self.plan.partition, replace(self.edit, dead=(*self.edit.dead, *written.dead))
+        if written.replaced:
+            edit = replace(edit, replace=written.replaced)
+        else:
+            changed = [c for c in group.chunks if c.sets_horizons]
+            places = (c.chunk.identity for c in changed)
+            self.horizons += (ChunkHorizon(p, *at, AT_COMMIT, self.covered) for at in places)
+            self.horizons_set += sum(map(new_horizons_in, changed))
+        if (expired := last_expired(group)) != NONE:
+            edit = replace(edit, tombstones_removed={p: expired})  # Groups come in offset order.
+        self.edit = edit
+        self.counts.add_records(written.counts)
+
+    def commit(self) -> None:
+        """Does P5, if there is anything to commit."""
+        edit, counts, plan, tools, gone = self.edit, self.counts, self.plan, self.tools, None
+        self.edit, self.counts = Edit(), PassStats()
+        if edit == Edit():
+            return
+        if self.sole is not None and edit.tombstones_removed:
+            last = edit.tombstones_removed[plan.partition]
+            gone, self.removed = (self.sole.between(self.removed, last), tools.hasher), last
+        tools.check_clock()  # Hours may have passed, and the commit sets horizons.
+        commit_pass(
+            *(self.handle, plan.manifest, plan.partition, edit),
+            operation="clean",
+            delete_retention_ms=plan.config.delete_retention_ms,
+            store=self.store,
+            is_elsewhere=bool(plan.gathered),
+            gone=gone,
+        )
+        tools.progress.stats.add_records(counts)
+        tools.progress.stats.groups_committed += 1
+
+    def end(self) -> None:
+        """Does P5 of what is left, and P6, unless other stretches come first."""
+        if self.plan.stretch is None:
+            self.counts.tombstones_stamped += self.horizons_set
+            self.edit = ending(self.edit, self.plan, self.covered, self.horizons)
+        self.commit()
+        if self.plan.stretch is not None:  # Chunks get them once all stretches are done.
+            self.tools.progress.stats.tombstones_stamped += self.horizons_set
 
 
 def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
@@ -684,32 +637,6 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
         at = mapped.end
         offset_map.clear()
         index_filter.begin()
-
-
-def _rewriter(store: Store, plan: PassPlan, tools: PassTools, judge: Judge) -> Rewriter:
-    manifest, config = plan.manifest, plan.config
-    return Rewriter(
-        store=store,
-        partition=plan.partition,
-        config=config,
-        stamp=manifest.version,
-        key_seed=manifest.head.log.key_seed,
-        schema=manifest.head.log.schema,
-        up_to=judge.mapped.end,
-        recheck=judge.recheck,
-        found=judge.found,
-        new_id=tools.new_id,
-        threads=tools.threads,
-        dates=plan.stretch is None,
-    )
-
-
-def _rechecked(
-    judged: Iterable[JudgedSegment], recheck: Recheck, partition: int
-) -> Iterator[JudgedSegment]:
-    """Yields the segments; after the last one, checks that the map's counts of their range hold."""
-    yield from judged
-    recheck.check_range(partition)
 
 
 def finished(

@@ -4,9 +4,11 @@ A record stays in the model for ever; what is asked of a version is found by loo
 anew. So each answer is a few lines, and none can go stale.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from kinds import Columns, read_as
 
 COMMITTED, ABORTED = "committed", "aborted"
 
@@ -28,13 +30,16 @@ class Deal:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One record; ``value`` is None for a tombstone, else bytes or columns."""
+    """One record; ``value`` is None for a tombstone, else bytes or columns; ``order`` is what its
+    header says, if it has one.
+    """
 
     partition: int
     offset: int
     key: Any
     value: Any
     timestamp_ms: int
+    order: int | None
     version: int
     deal: Deal | None = None
 
@@ -48,25 +53,45 @@ class Erasing:
     ends: tuple[int, ...]
 
 
-Columns = Mapping[str, Callable[[Any], Any]]
-"""By column of a row, what turns a value that was appended into one that is read."""
-
-
-@dataclass
+@dataclass(eq=False)
 class LogModel:
-    """One log, from its creation to its deletion; lists of pairs begin with a version."""
+    """One log, from its creation to its deletion; lists of pairs begin with a version.
+
+    Attributes:
+        key: the kind of its keys, as of `kinds.KEYS`; None: bytes.
+        strict: the fields that are NOT NULL.
+        takes_offsets: whether records come with their offsets.
+        is_fed: whether a mirror of a topic alone writes it.
+        prefix: of its keys, where these are bytes.
+        since: the version from which on the model knows the log.
+        columns: of the value; None: bytes.
+        forgotten: the records that were not there any more when other ones began to win.
+        passes: version and time of each round of a cleaner.
+        by_hand: the position of a reader, if it is known.
+        views: the formats in which it may be published; ``withdrawn``: those that are empty.
+    """
 
     log_id: str
     partitions: int
     is_hashed: bool = True
+    key: str | None = None
+    strict: frozenset[str] = frozenset()
+    takes_offsets: bool = False
+    was_mirror: bool = False
+    is_fed: bool = False
+    prefix: str = "k"
+    since: int = 0
     records: list[Record] = field(default_factory=list)
     starts: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     ends: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     columns: list[tuple[int, Columns | None]] = field(default_factory=list)
     configs: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     erased: list[Erasing] = field(default_factory=list)
+    forgotten: list[tuple[int, frozenset[Record]]] = field(default_factory=list)
     views: set[str] = field(default_factory=set)
     withdrawn: set[str] = field(default_factory=set)
+    passes: list[tuple[int, int]] = field(default_factory=list)
+    by_hand: dict[int, int] = field(default_factory=dict)
     version: int = 0
     is_cleaned: bool = False
 
@@ -74,10 +99,21 @@ class LogModel:
         """Returns what a list of pairs says of a version."""
         return [what for since, what in history if since <= version][-1]
 
-    def config(self, name: str, version: int) -> str | None:
-        """Returns a config that was set by then."""
-        found: str | None = self.at(self.configs, version).get(name)
+    def config(self, name: str, version: int | None = None) -> str:
+        """Returns a config that was set by then, or its default as text; None: by now."""
+        found: str = self.at(self.configs, self.version if version is None else version)[name]
         return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the key columns, if rows are plain ones."""
+        names = self.config("table.key.columns")
+        return tuple(names.split(",")) if names else ()
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether another record than the last may win."""
+        return self.config("compaction.strategy") != "offset"
 
     # --- What is decided, and how far readers see
 
@@ -114,10 +150,12 @@ class LogModel:
     def shown(self, version: int) -> list[Record]:
         """Returns the records that a reader of committed ones may get of a version, in order."""
         stable, starts = self.stable(version), self.starts[-1][1]
+        gone = {r for since, some in self.forgotten if since <= version for r in some}
         found = [
             r
             for r in self.records
             if r.version <= version
+            and r not in gone
             and starts[r.partition] <= r.offset < stable[r.partition]
             and not (r.deal is not None and r.deal.outcome != COMMITTED)
         ]
@@ -127,14 +165,20 @@ class LogModel:
 
     def winners(self, version: int) -> dict[Any, Record]:
         """Returns the record of each key that counts, tombstones too."""
-        strategy = self.config("compaction.strategy", version)
-        last: dict[Any, Record] = {}
+        best: dict[Any, Record] = {}
         for record in self.shown(version):
-            other = last.get(record.key)
-            wins = strategy != "timestamp" or other is None
-            if record.key is not None and (wins or record.timestamp_ms >= other.timestamp_ms):
-                last[record.key] = record
-        return last
+            other = best.get(record.key)
+            if other is None or self.rank(record, version) >= self.rank(other, version):
+                best[record.key] = record
+        best.pop(None, None)
+        return best
+
+    def rank(self, record: Record, version: int) -> int:
+        """Returns by what a record is compared with others of its key; of equals the last wins."""
+        strategy = self.config("compaction.strategy", version)
+        if strategy == "timestamp":
+            return record.timestamp_ms
+        return 0 if strategy == "offset" else -1 if record.order is None else record.order
 
     def table(self, version: int, of: Iterable[Record] | None = None) -> dict[Any, Any]:
         """Returns the rows of a version by key, as they are read with its columns."""
@@ -146,11 +190,12 @@ class LogModel:
         """Returns the keys whose records may be gone because their erasure was asked for later, or
         is not carried out yet.
         """
+        winners = self.winners(version) if self.erased else {}
         return {
             key
             for erasing in self.erased
             for key in erasing.keys
-            for r in [self.winners(version).get(key)]
+            for r in [winners.get(key)]
             if r is None or r.offset < erasing.ends[r.partition]
         }
 
@@ -167,13 +212,3 @@ class LogModel:
         assert all(new >= old for new, old in zip(starts, before, strict=True)), (before, starts)
         if starts != before:
             self.starts.append((version, starts))
-
-
-def read_as(value: Any, columns: Columns | None) -> Any:
-    """Returns a value as it is read with these columns: absent ones are null."""
-    if columns is None or value is None:
-        return value
-    return {
-        name: None if value.get(name) is None else made(value[name])
-        for name, made in columns.items()
-    }

@@ -1,33 +1,33 @@
 """What a world can do: a row for each public operation, which says what of the API it covers.
 
 A row's function does one operation by one process, tells the world first what it will append
-(`World.expect`), and afterwards notes in the model what else must be true.
+(`World.expect`), and afterwards notes in the model what else must be true. It returns False if
+there was nothing to do. Here: choices, appends and transactions; the other rows are in `lives`
+(logs come, go and change), `upkeep` (cleaning, cuts, views) and `jobs` (what works on logs).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pyarrow as pa
-from model import Erasing, LogModel
-from world import DAY_MS, PLACES, Process, World, WrongError, check
+from kinds import KEYS, KINDS, Columns, drawn, struct_of
+from model import LogModel
+from world import DAY_MS, HEADER, Process, Row, World, WrongError, check
 
-from clog.cleaner import Cleaner
-from clog.state import StateStore
-from clog.storage import Log, drop_snapshot, snapshot, snapshots
+from clog.storage import Log
 from clog.storage.errors import (
-    AlreadyExistsError,
     CommitConflictError,
     InvalidInputError,
     NotFoundError,
     TransactionFencedError,
     TransactionTimeoutError,
 )
-from clog.storage.store import open_store
-from clog_testing.crash import discard
 
 PARTITIONS = 3
-KEYS = 9
+KEY_COUNT = 9
 IDS = ("shop", "bank")
 HOUR_MS = 3_600_000
 
@@ -39,7 +39,7 @@ class Operation:
     """
 
     name: str
-    run: Callable[[World], None]
+    run: Callable[[World], bool | None]
     covers: tuple[str, ...]
     weight: float
     may: Callable[[World], bool]
@@ -54,10 +54,10 @@ def _has_log(w: World) -> bool:
 
 def operation(
     *covers: str, weight: float = 1, may: Callable[[World], bool] = _has_log
-) -> Callable[[Callable[[World], None]], Callable[[World], None]]:
+) -> Callable[[Callable[[World], bool | None]], Callable[[World], bool | None]]:
     """Makes a row of a function."""
 
-    def added(run: Callable[[World], None]) -> Callable[[World], None]:
+    def added(run: Callable[[World], bool | None]) -> Callable[[World], bool | None]:
         OPERATIONS[run.__name__] = Operation(run.__name__, run, covers, weight, may)
         return run
 
@@ -67,203 +67,258 @@ def operation(
 # --- Choices
 
 
-def pick(w: World, among: Any = None) -> tuple[Process, str, LogModel, Log]:
+def places(w: World, fits: Callable[[LogModel], bool]) -> list[str]:
+    """Returns where the logs are of which something is true."""
+    return sorted(place for place, model in w.logs.items() if fits(model))
+
+
+def assigns(model: LogModel) -> bool:
+    """Returns whether the log assigns offsets itself."""
+    return not model.takes_offsets
+
+
+def is_open(model: LogModel) -> bool:
+    """Returns whether anybody may append."""
+    return not model.is_fed
+
+
+def has(fits: Callable[[LogModel], bool]) -> Callable[[World], bool]:
+    """Returns the condition that some log is such."""
+    return lambda w: bool(places(w, fits))
+
+
+def pick(w: World, among: Iterable[str] | None = None) -> tuple[Process, str, LogModel, Log]:
     """Chooses a process, a log, and a handle of it, which may be old."""
-    place = w.random.choice(sorted(among or w.logs))
+    place = w.random.choice(sorted(w.logs if among is None else among))
     process = w.random.choice(w.processes)
     return process, place, w.logs[place], w.handle(process, place)
 
 
-def rows_for(w: World, model: LogModel) -> list[dict[str, Any]]:
-    """Draws rows as `Log.append` takes them, with what the model needs to know of each."""
-    drawn = []
-    columns = model.columns[-1][1]
-    now = w.clock.now_ms()
+def key_of(model: LogModel, number: int) -> Any:
+    """Returns the key with a number, as the model has it."""
+    return f"{model.prefix}{number}".encode() if model.key is None else KEYS[model.key][1](number)
+
+
+def rows_for(w: World, model: LogModel, *, put: bool = False) -> list[Row]:
+    """Draws rows, tombstones too; ``put``: such as a state store takes."""
+    made: list[Row] = []
+    columns, now_ms = model.columns[-1][1], w.clock.now_ms()
     for _ in range(w.random.choice((1, 1, 2, 3, 6))):
-        number = w.random.randrange(KEYS)
-        key: Any = f"k{number}".encode() if columns is None else number
+        key = key_of(model, w.random.randrange(KEY_COUNT))
         value: Any = None
         if w.random.random() < 0.8:
-            value = _value(w, columns)
-        drawn.append({"key": key, "value": value, "timestamp": now - w.random.randrange(1000)})
-    if model.config("compaction.strategy", model.version) == "timestamp":
-        drawn = [row for row in drawn if _is_orderly(row, model)]
-    return drawn
-
-
-def _is_orderly(row: dict[str, Any], model: LogModel) -> bool:
-    """Returns whether no tombstone of the key is as late: what comes after it may be refused."""
-    return all(
-        r.value is not None or r.timestamp_ms < row["timestamp"]
-        for r in model.records
-        if r.key == row["key"]
-    )
-
-
-def _value(w: World, columns: Any) -> Any:
-    if columns is None:
-        return f"v{w.random.randrange(1000)}".encode()
-    made = {}
-    for name, read in columns.items():
-        number = w.random.choice((0, 1, 16_777_217, -3, 1 << 40))
-        if read is float:
-            made[name] = w.random.choice((0.1, -0.0, 1e300, float("nan"), 5.0))
-        elif read is _float32:
-            made[name] = w.random.choice((0.5, -0.0, 3.0))
-        elif read is str:
-            made[name] = w.random.choice(("Riga", "Žilina", "", "x" * 130))
-        else:
-            made[name] = number if read is _int64 else number % 1000
+            is_bytes = columns is None
+            value = _bytes(w) if is_bytes else drawn(w.random, columns, model.strict)
+        time_ms: int | None = now_ms - w.random.randrange(1000)
+        order = None
+        if model.config("compaction.strategy") == "header":
+            order = w.random.randrange(1 << 40)
+        if model.config("compaction.late") == "drop":  # What is late by then is dropped.
+            w.ticks += 1
+            time_ms, order = now_ms, w.ticks
+        if model.config("message.timestamp.type") == "LogAppendTime" or put:
+            time_ms = None
+        made.append(Row(None, key, value, time_ms, order))
+    if model.is_ordered:
+        made = [row for row in made if _is_orderly(row, [*model.records, *made], model)]
     return made
 
 
-def _int32(value: Any) -> int:
-    return int(value)
+def _bytes(w: World) -> bytes:
+    return f"v{w.random.randrange(1000)}".encode() * w.random.choice((1, 1, 1, 20))
 
 
-def _int64(value: Any) -> int:
-    return int(value)
+def _is_orderly(row: Row, others: Iterable[Any], model: LogModel) -> bool:
+    """Returns whether no tombstone of the key is as late: what comes after it may be refused."""
+    if model.config("compaction.strategy") == "header":
+        return all(
+            r.value is not None or r.order is None or r.order < (row.order or 0)
+            for r in others
+            if r.key == row.key and r is not row
+        )
+    times = [
+        r.timestamp_ms if not isinstance(r, Row) else r.time_ms
+        for r in others
+        if r.key == row.key and r is not row and r.value is None
+    ]
+    return all(time < (row.time_ms or 0) for time in times)
 
 
-def _float32(value: Any) -> float:
-    return float(value)
+def is_late(model: LogModel, rows: list[Row]) -> bool:
+    """Returns whether a tombstone that came since may have beaten one of the rows, and gone."""
+    return model.is_ordered and not all(_is_orderly(r, model.records, model) for r in rows)
 
 
-TYPES: dict[Any, pa.DataType] = {
-    _int32: pa.int32(),
-    _int64: pa.int64(),
-    _float32: pa.float32(),
-    float: pa.float64(),
-    str: pa.string(),
-}
-WIDER = {_int32: _int64, _float32: float}
+@dataclass(frozen=True)
+class Given:
+    """Rows in the form in which an append gets them."""
+
+    data: Any
+    partition: list[int] | None
+    offsets: "np.ndarray[Any, Any] | None" = None
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The arguments beside the data."""
+        return {"partition": self.partition} | (
+            {} if self.offsets is None else {"offsets": self.offsets}
+        )
 
 
-def units(
-    w: World, place: str, model: LogModel, rows: list[dict[str, Any]], deal: Any = None
-) -> Any:
-    """Notes the rows of one append; returns its data and partitions."""
-    w.expect(place, expected(model, rows), deal)
-    return rows, partitions_for(model, rows)
+def given(w: World, model: LogModel, rows: list[Row]) -> tuple[Given, list[Row]]:
+    """Returns rows as an append gets them, and as `World.expect` does: in the partitions that the
+    writer asks for, if any, and at the offsets that it gives.
+    """
+    rows = [row._replace(partition=_partition(model, row)) for row in rows]
+    partition = None if model.is_hashed else [int(row.partition or 0) for row in rows]
+    offsets = None
+    if model.takes_offsets:
+        ends = list(model.ends[-1][1])
+        placed = []
+        for row in rows:
+            p = int(row.partition or 0)
+            ends[p] += w.random.choice((0, 0, 1, 5))
+            placed.append(row._replace(offset=ends[p]))
+            ends[p] += 1
+        rows = placed
+        offsets = np.array([row.offset for row in rows], np.int64)
+    data, timed = _form(w, model, rows)
+    return Given(data, partition, offsets), rows if timed else [
+        row._replace(time_ms=None) for row in rows
+    ]
 
 
-def partitions_for(model: LogModel, rows: list[dict[str, Any]]) -> list[int] | None:
-    """Returns the partitions that the writer of these rows asks for; None: those of the hash."""
-    if model.is_hashed:
-        return None
-    return [sum(str(row["key"]).encode()) % PARTITIONS for row in rows]
+def _partition(model: LogModel, row: Row) -> int | None:
+    return None if model.is_hashed else sum(str(row.key).encode()) % model.partitions
 
 
-def expected(model: LogModel, rows: list[dict[str, Any]]) -> list[Any]:
-    """Returns rows as `World.expect` takes them."""
-    given = partitions_for(model, rows) or [None] * len(rows)
-    return [(p, r["key"], r["value"], r["timestamp"]) for p, r in zip(given, rows, strict=True)]
+def _form(w: World, model: LogModel, rows: list[Row]) -> tuple[Any, bool]:
+    """Returns rows as dicts, as a table of Arrow, as a frame of Polars, or as plain columns; and
+    whether they came with their times.
+    """
+    chance, names = w.random.random(), model.names
+    is_full = all(row.value is not None and row.order is None for row in rows)
+    if names and rows and chance < 0.6 and is_full:
+        keys = [row.key if isinstance(row.key, tuple) else (row.key,) for row in rows]
+        return [
+            dict(zip(names, key, strict=True)) | row.value
+            for key, row in zip(keys, rows, strict=True)
+        ], False
+    dicts = [as_dict(model, row) for row in rows]
+    if chance < 0.8 or not rows or model.strict:
+        return dicts, True
+    table = pa.Table.from_pylist(dicts, schema_for(model, dicts))
+    if chance < 0.9 or "float16" in str(table.schema):
+        return table, True
+    return (pl.DataFrame(table) if model.key != "pair" else table), True
 
 
-# --- Logs come and go
+def as_dict(model: LogModel, row: Row) -> dict[str, Any]:
+    """Returns a row as `Log.append` takes it in a list."""
+    key = dict(zip(("a", "b"), row.key, strict=True)) if model.key == "pair" else row.key
+    made = {"key": key, "value": row.value}
+    if row.time_ms is not None:
+        made["timestamp"] = row.time_ms
+    if row.order is not None:
+        made["headers"] = [(HEADER, row.order.to_bytes(8, "big"))]
+    return made
 
 
-@operation("Log.create", weight=2, may=lambda w: len(w.logs) < len(PLACES))
-def create(w: World) -> None:
-    place = w.random.choice(sorted(set(PLACES) - w.logs.keys()))
-    config: dict[str, Any] = {
-        "segment.bytes": w.random.choice((60, 400, 1 << 20)),
-        "min.cleanable.dirty.ratio": w.random.choice((0, 0.5)),
-        "delete.retention.ms": w.random.choice((0, HOUR_MS, DAY_MS)),
-        "file.delete.delay.ms": w.random.choice((1000, DAY_MS)),
-        "dead.rows.delay.ms": w.random.choice((0, 7 * DAY_MS)),
-    }
-    kind = w.random.choice(("bytes", "columns", "timestamp", "delete"))
-    if kind == "timestamp":
-        config["compaction.strategy"] = "timestamp"
-    if kind == "delete":
-        config |= {"cleanup.policy": "compact,delete", "retention.ms": 30 * DAY_MS}
-    process = w.random.choice(w.processes)
-    columns = {"x": _float32, "n": _int32, "city": str} if kind == "columns" else None
-    how: dict[str, Any] = {}
-    if columns is not None:
-        value = pa.struct([(name, TYPES[read]) for name, read in columns.items()])
-        how["schema"] = {"key": pa.int64(), "value": value}
-    elif w.random.random() < 0.5:
-        how["features"] = ["superseded-rows"]
-    log = Log.create(process.stores[place], PARTITIONS, config, clock=w.clock, ids=w.ids, **how)
-    process.handles.setdefault(place, []).append(log)
-    model = LogModel(log.id, PARTITIONS, is_hashed=w.random.random() < 0.7)
-    model.starts.append((0, (0,) * PARTITIONS))
-    model.ends.append((0, (0,) * PARTITIONS))
-    model.columns.append((0, columns))
-    model.configs.append((0, {name: str(value) for name, value in config.items()}))
-    w.logs[place] = model
+def schema_for(model: LogModel, dicts: list[dict[str, Any]]) -> pa.Schema:
+    """Returns the types of rows that become a table of Arrow."""
+    columns = model.columns[-1][1]
+    fields = [
+        pa.field("key", pa.binary() if model.key is None else KEYS[model.key][0]),
+        pa.field("value", pa.binary() if columns is None else struct_of(columns)),
+    ]
+    if "timestamp" in dicts[0]:
+        fields.append(pa.field("timestamp", pa.timestamp("ms", "UTC")))
+    if "headers" in dicts[0]:
+        pair = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+        fields.append(pa.field("headers", pa.list_(pair)))
+        for row in dicts:
+            row["headers"] = [dict(zip(("key", "value"), h, strict=True)) for h in row["headers"]]
+    return pa.schema(fields)
 
 
-@operation(weight=0.15)
-def delete_log(w: World) -> None:
-    from clog.storage.administration import delete_log as delete
-
-    place = w.random.choice(sorted(w.logs))
-    delete(open_store(w.url(place)))
-    discard(open_store(w.url(place)))
-    w.gone.append(w.logs.pop(place))
-    w.open = [begun for begun in w.open if place not in begun.places]
-    w.cuts = {name: cut for name, cut in w.cuts.items() if place not in cut.places}
-
-
-@operation("Log.open", weight=0.5)
-def reopen(w: World) -> None:
-    process, place, _, _ = pick(w)
-    process.handles[place] = [Log.open(process.stores[place], clock=w.clock, ids=w.ids)]
+def to_append(w: World, place: str, model: LogModel, deal: Any = None) -> Given:
+    """Draws the rows of one append, and notes that they are expected."""
+    as_given, rows = given(w, model, rows_for(w, model))
+    w.expect(place, rows, deal)
+    return as_given
 
 
 # --- Appends
 
 
-@operation("Log.append", weight=8)
+@operation("Log.append", weight=5, may=has(assigns))
 def append(w: World) -> None:
-    process, place, model, log = pick(w)
-    data, given = units(w, place, model, rows_for(w, model))
+    process, place, model, log = pick(w, places(w, assigns))
+    rows = to_append(w, place, model)
     with w.calling(process):
-        log.append(data, partition=given)
+        log.append(rows.data, **rows.how)
 
 
-@operation("Log.append", "Log.sequence", weight=3)
-def append_as_producer(w: World) -> None:
-    """An append with a sequence, perhaps repeated by another process."""
-    process, place, model, log = pick(w)
+@operation("Log.append", "Log.sequence", weight=3, may=has(is_open))
+def append_as_producer(w: World) -> bool | None:
+    """An append with a sequence, perhaps repeated by another process; a mirror's, too."""
+    process, place, model, log = pick(w, places(w, is_open))
     id = w.random.choice(IDS)
-    data, given = units(w, place, model, rows_for(w, model))
+    rows = to_append(w, place, model)
     last = w.fresh(place).sequence(id, kind="producer")
-    sequence = 0 if last is None else last + 1
-    if not data:
-        return
+    producer = (id, 0 if last is None else last + 1)
+    if not len(rows.data):
+        return False
     with w.calling(process):
-        result = log.append(data, partition=given, producer=(id, sequence))
+        result = log.append(rows.data, producer=producer, **rows.how)
         if w.random.random() < 0.3:
-            again = w.handle(process, place).append(data, partition=given, producer=(id, sequence))
+            again = w.handle(process, place).append(rows.data, producer=producer, **rows.how)
             check(again.offsets == result.offsets, "a repeated append: {} {}", again, result)
     if w.failed and w.random.random() < 0.5:  # Retried by whoever is there.
-        log = w.handle(w.random.choice(w.processes), place)
-        log.append(data, partition=given, producer=(id, sequence))
-        w.failed = False
+        process = w.random.choice(w.processes)
+        log, w.failed = w.handle(process, place), True
+        while w.failed:
+            with w.calling(process, is_sound=True):
+                log.append(rows.data, producer=producer, **rows.how)
+    return None
 
 
-@operation("Log.append", weight=0.5)
+@operation("Log.append")
 def append_nonsense(w: World) -> None:
     """What is refused leaves nothing, and says so."""
-    _, _, _model, log = pick(w)
-    wrong: Any = w.random.choice(
-        (
-            [{"key": None, "value": b"x"}],
-            [{"key": b"k", "value": b"x", "colour": 1}],
-            [{"key": 1.5, "value": {"nothing": 1}}],
-        )
-    )
-    before = log.version
+    _, _, model, log = pick(w)
+    wrong: list[dict[str, Any]] = [
+        {"key": b"k", "value": b"x", "colour": 1},
+        {"key": 1.5, "value": {"nothing": 1}},
+    ]
+    if "compact" in model.config("cleanup.policy"):
+        wrong.append({"key": None, "value": b"x"})
+    if model.columns[-1][1] is None and not model.is_ordered:
+        wrong.append({"key": b"k", "value": bytes(int(model.config("max.message.bytes")))})
+    before, row = log.version, w.random.choice(wrong)
+    how: dict[str, Any] = {"partition": 0}
+    if model.takes_offsets:
+        how |= {"offsets": [model.ends[-1][1][0]], "producer": ("nonsense", 0)}
     try:
-        log.append(wrong, partition=0)
+        log.append([row], **how)
     except InvalidInputError:
         check(log.version == before, "a refused append committed")
     else:
-        raise WrongError(f"{wrong} was accepted by {log}")
+        raise WrongError(f"{str(row):.80} was accepted by {log}")
+
+
+@operation("Log.append", weight=0.5)
+def append_as_if_offsets_were_other(w: World) -> None:
+    """A log that takes offsets gives none, and the other way round."""
+    _, _, model, log = pick(w)
+    before, rows = log.version, rows_for(w, model)
+    offsets = None if model.takes_offsets else list(range(len(rows)))
+    try:
+        log.append([as_dict(model, row) for row in rows], 0, ("wrong", 0), offsets=offsets)
+    except InvalidInputError:
+        check(log.version == before, "a refused append committed")
+    else:
+        check(not rows, "{} took offsets: {}", log, offsets)
 
 
 # --- Transactions
@@ -278,76 +333,108 @@ class Begun:
     home: str
     places: list[str]
     visible: bool
-    rows: dict[str, list[tuple[int, Any, Any, int]]]
+    rows: dict[str, list[Row]]
 
 
-@operation("Log.transaction", weight=3)
-def begin(w: World) -> None:
-    process, place, _, log = pick(w)
-    visible = w.random.random() < 0.5
-    id = w.random.choice(IDS)
+ENDED = (TransactionFencedError, TransactionTimeoutError)
+
+
+@operation("Log.transaction", *(f"Transaction.{n}" for n in ("id", "epoch", "number")), weight=3)
+def begin(w: World) -> bool | None:
+    return _begin(w, visible=False)
+
+
+@operation("Log.transaction", "Transaction.started_ms", "Transaction.timeout_ms", weight=2)
+def begin_visibly(w: World) -> bool | None:
+    return _begin(w, visible=True)
+
+
+def _begin(w: World, *, visible: bool) -> bool | None:
+    process, place, model, log = pick(w)
+    if model.is_fed or (visible and model.takes_offsets):
+        return False
+    id, timeout_ms = w.random.choice(IDS), w.random.choice((60_000, DAY_MS))
     try:
         with w.calling(process):
-            t = log.transaction(id, timeout_ms=w.random.choice((60_000, DAY_MS)), visible=visible)
+            t = log.transaction(id, timeout_ms=timeout_ms, visible=visible)
+            check((t.id, t.timeout_ms) == (id, timeout_ms), "{} is another", t)
+            check(t.started_ms <= w.clock.now_ms() and t.epoch >= 0 and t.number >= 0, "{}", t)
     except InvalidInputError:
-        return  # This handle has one open under the id.
+        return False  # This handle has one open under the id.
     except TransactionFencedError:
-        return  # This handle lost the id; it must open the log again.
+        return False  # This handle lost the id; it must open the log again.
     if not w.failed:
         w.open.append(Begun(process, t, place, [place], visible, {}))
+    return None
 
 
-@operation("Transaction.append", weight=5, may=lambda w: bool(w.open))
-def append_in_transaction(w: World) -> None:
-    begun = w.random.choice(w.open)
-    place = begun.home if begun.visible else w.random.choice(sorted(w.logs))
-    if place not in w.logs or begun.home not in w.logs:
-        return
+def _may_append(w: World) -> bool:
+    return any(begun.home in w.logs for begun in w.open)
+
+
+@operation("Transaction.append", "Transaction.is_open", weight=5, may=_may_append)
+def append_in_transaction(w: World) -> bool | None:
+    begun = w.random.choice([one for one in w.open if one.home in w.logs])
+    others = places(w, assigns)
+    place = begun.home if begun.visible or not others else w.random.choice(others)
+    if place != begun.home and begun.t.is_open and w.logs[begun.home].takes_offsets:
+        place = begun.home
     model = w.logs[place]
-    rows = rows_for(w, model)
+    if model.takes_offsets and place in begun.rows:
+        return False  # Once: the next offsets would come after those of the first.
+    deal = w.deal(w.logs[begun.home].log_id, begun.t)
+    rows, expected = given(w, model, rows_for(w, model))
     if begun.visible:
-        data, given = units(w, place, model, rows, w.deal(w.logs[begun.home].log_id, begun.t))
-    else:
-        data, given = rows, partitions_for(model, rows)
+        w.expect(place, expected, deal)
     how = {} if place == begun.home else {"log": w.handle(begun.process, place)}
     try:
         with w.calling(begun.process):
-            begun.t.append(data, partition=given, **how)
-    except (TransactionFencedError, TransactionTimeoutError):
+            begun.t.append(rows.data, **rows.how, **how)
+    except ENDED:
         w.expected = []
         _leave(w, begun)
-        return
+        return None
     except InvalidInputError:  # Its outcome is unknown since a failure, so nothing may be added.
         w.expected = []
-        return
-    if begun.visible and w.failed and begun in w.open:
+        return False
+    if w.failed and begun in w.open:
         _leave(w, begun)  # It can only be aborted, which its timeout or a takeover does.
     elif not w.failed and not begun.visible:
-        begun.rows.setdefault(place, []).extend(expected(model, rows))
+        begun.rows.setdefault(place, []).extend(expected)
         begun.places = sorted({*begun.places, place})
-    elif w.failed and begun in w.open:
-        _leave(w, begun)
+    return None
 
 
 @operation("Transaction.commit", "Transaction.result", weight=4, may=lambda w: bool(w.open))
-def commit(w: World) -> None:
+def commit(w: World) -> bool | None:
     begun = w.random.choice(w.open)
     _leave(w, begun)
     if any(place not in w.logs for place in begun.places):
-        return
-    home = w.logs[begun.home].log_id
-    deal = w.deal(home, begun.t)
+        return False
+    if any(is_late(w.logs[place], rows) for place, rows in begun.rows.items()):
+        with w.calling(begun.process):
+            begun.t.abort()
+        return False
+    deal = w.deal(w.logs[begun.home].log_id, begun.t)
     for place, rows in begun.rows.items():
-        w.expect(place, rows, deal)
+        w.expect(place, _now(w, place, rows), deal)
     try:
         with w.calling(begun.process):
             begun.t.commit()
-    except (TransactionFencedError, TransactionTimeoutError):
+    except (*ENDED, CommitConflictError):
         w.failed = True
-        return
-    except CommitConflictError:
+    except InvalidInputError as e:  # The log's configs or its offsets are others since.
+        allowed = [model for model in w.logs.values() if model.is_ordered or model.was_mirror]
+        check(bool(allowed), "commit: {}", e)
         w.failed = True
-        return
+    return None
+
+
+def _now(w: World, place: str, rows: list[Row]) -> list[Row]:
+    """Returns rows as they are expected of a commit that comes now."""
+    if w.logs[place].config("message.timestamp.type") == "LogAppendTime":
+        return [row._replace(time_ms=None) for row in rows]
+    return rows
 
 
 @operation("Transaction.abort", weight=1.5, may=lambda w: bool(w.open))
@@ -359,307 +446,19 @@ def abort(w: World) -> None:
 
 
 @operation("Log.transactions", "Log.abort_transaction", weight=1)
-def abort_by_id(w: World) -> None:
+def abort_by_id(w: World) -> bool | None:
     process, _place, _, log = pick(w)
     listed = log.transactions()
     if not listed:
-        return
+        return False
     one = w.random.choice(listed)
     try:
         with w.calling(process):
             log.abort_transaction(one.id)
     except (InvalidInputError, NotFoundError) as e:
         check(bool(w.gone) or "ended" in str(e) or "no open" in str(e), "abort: {}", e)
+    return None
 
 
 def _leave(w: World, begun: Begun) -> None:
     w.open = [one for one in w.open if one is not begun]
-
-
-@operation("Transaction.positions", "Log.positions", weight=1.5)
-def append_with_positions(w: World) -> None:
-    """Records, and how far another log was read: both or neither."""
-    process, place, model, log = pick(w)
-    source = w.random.choice(sorted(w.logs))
-    at = w.fresh(source).stable_offsets()
-    id = "copy"
-    before = w.fresh(place).positions(id)
-    data, given = units(w, place, model, rows_for(w, model))
-    try:
-        with w.calling(process), log.transaction(id, timeout_ms=DAY_MS) as t:
-            t.append(data, partition=given)
-            t.positions(w.fresh(source), at)
-    except (TransactionFencedError, TransactionTimeoutError, InvalidInputError):
-        w.failed = True
-    except NotFoundError as e:
-        check("missed" in str(e) or "tombstone" in str(e), "positions: {}", e)
-        w.failed = True
-    after = w.fresh(place).positions(id)
-    wanted = before | {w.logs[source].log_id: at}
-    if wanted != before:
-        w.expected[-1].settles = after == wanted
-    check(after in ((before, wanted) if w.failed else (wanted,)), "positions {} {}", after, wanted)
-
-
-# --- A state store
-
-
-@dataclass(eq=False)
-class Stored:
-    """A state store of a log, with what it holds that is not committed."""
-
-    store: Any
-    place: str
-    model: LogModel
-
-
-def _may_store(w: World) -> bool:
-    return any(m.is_hashed and m.columns[-1][1] is None for m in w.logs.values())
-
-
-@operation(
-    *("StateStore.put", "StateStore.delete", "StateStore.commit", "StateStore.close"),
-    *("StateStore.take_over", "StateStore.get", "StateStore.scan", "StateStore.rollback"),
-    weight=2,
-    may=_may_store,
-)
-def put_state(w: World) -> None:
-    """Opens the store with the file that the last one left, puts and deletes, and commits."""
-    places = [p for p, m in w.logs.items() if m.is_hashed and m.columns[-1][1] is None]
-    process, place, model, _ = pick(w, places)
-    if model.config("compaction.strategy", model.version) == "timestamp":
-        return
-    folder = w.folder / "store"
-    with (
-        w.calling(process),
-        StateStore(process.stores[place], folder, "app", clock=w.clock, ids=w.ids) as store,
-    ):
-        shown = dict(store.scan())
-        w.observe_table(place, shown)
-        put = {row["key"]: row["value"] for row in rows_for(w, model)}
-        for key, value in put.items():
-            if value is None:
-                store.delete(key)
-            else:
-                store.put(key, value)
-            check(store.get(key) == value, "a store shows {} of {}", store.get(key), key)
-        if w.random.random() < 0.2:
-            store.rollback()
-            check(dict(store.scan()) == shown, "a store after its rollback")
-            return
-        w.expect(place, [(None, k, v, None) for k, v in put.items()])
-        store.commit()
-
-
-# --- Schema and configs
-
-
-def _typed(w: World) -> list[str]:
-    return [place for place, model in w.logs.items() if model.columns[-1][1] is not None]
-
-
-@operation("Log.evolve", "Log.schema", weight=2, may=lambda w: bool(_typed(w)))
-def evolve(w: World) -> None:
-    process, place, model, log = pick(w, _typed(w))
-    columns = dict(model.columns[-1][1])
-    narrow = [name for name, read in columns.items() if read in WIDER]
-    how: dict[str, Any] = {}
-    if narrow and w.random.random() < 0.6:
-        name = w.random.choice(sorted(narrow))
-        columns[name] = WIDER[columns[name]]
-        how["widen"] = {f"value.{name}": TYPES[columns[name]]}
-    elif len(columns) < 6:
-        name, read = f"c{len(columns)}", w.random.choice((_int32, _float32, str))
-        columns[name] = read
-        how["add"] = {f"value.{name}": TYPES[read]}
-    else:
-        return
-    with w.calling(process):
-        log.evolve(**how)
-    fresh = w.fresh(place)
-    if (
-        w.failed
-        and {f.name for f in fresh.schema.field("value").type} == {*model.columns[-1][1]}
-        and all(
-            fresh.schema.field("value").type.field(n).type == TYPES[r]
-            for n, r in model.columns[-1][1].items()
-        )
-    ):
-        return
-    model.columns.append((fresh.version, columns))
-
-
-@operation("Log.evolve", weight=0.5, may=lambda w: bool(_typed(w)))
-def evolve_wrongly(w: World) -> None:
-    """A name that differs from another in case alone, another kind of type, no such field."""
-    _, _, _model, log = pick(w, _typed(w))
-    before = log.version
-    how: Any = w.random.choice(
-        (
-            {"add": {"value.CITY": pa.int64()}},
-            {"widen": {"value.city": pa.int64()}},
-            {"widen": {"value.nothing": pa.int64()}},
-        )
-    )
-    try:
-        log.evolve(**how)
-    except InvalidInputError:
-        check(log.version == before, "a refused evolution committed")
-    else:
-        raise WrongError(f"evolve({how}) was accepted")
-
-
-@operation("Log.alter", "Log.config", weight=1)
-def alter(w: World) -> None:
-    process, place, model, log = pick(w)
-    name, value = w.random.choice(
-        (
-            ("segment.bytes", w.random.choice((60, 1 << 20))),
-            ("delete.retention.ms", w.random.choice((0, HOUR_MS))),
-            ("min.compaction.lag.ms", w.random.choice((0, HOUR_MS))),
-            ("dead.rows.delay.ms", w.random.choice((0, DAY_MS))),
-        )
-    )
-    with w.calling(process):
-        log.alter({name: value})
-    if w.fresh(place).config[name] == str(value):
-        model.configs.append((w.fresh(place).version, model.configs[-1][1] | {name: str(value)}))
-    else:
-        check(w.failed, "alter of {} is not there", name)
-
-
-@operation("Log.upgrade", weight=0.3)
-def upgrade(w: World) -> None:
-    process, _, _, log = pick(w)
-    with w.calling(process):
-        log.upgrade(w.random.choice(([], ["transactions"], ["proposals"])))
-
-
-# --- What becomes smaller
-
-
-@operation("Log.roll", weight=2)
-def roll(w: World) -> None:
-    process, _, _, log = pick(w)
-    with w.calling(process):
-        log.roll(w.random.choice((None, 0)))
-
-
-@operation("Cleaner.run_once", weight=6)
-def clean(w: World) -> None:
-    process, place, model, log = pick(w)
-    model.is_cleaned = True
-    before = model.starts[-1][1]
-    with w.calling(process):
-        Cleaner(log).run_once(force=w.random.random() < 0.7)
-    if "delete" not in str(model.configs[-1][1].get("cleanup.policy")):
-        after = tuple(w.fresh(place).start_offsets().values())
-        check(after == before, "a compacted log lost its start: {} {}", before, after)
-
-
-@operation("Log.delete_records", "Log.start_offsets", weight=1)
-def delete_records(w: World) -> None:
-    process, _place, model, log = pick(w)
-    if model.config("compaction.strategy", model.version) == "timestamp":
-        return  # Refused: the log start would bring losers back.
-    p = w.random.randrange(PARTITIONS)
-    end = model.ends[-1][1][p]
-    offset = w.random.choice((-1, w.random.randint(0, end)))
-    with w.calling(process):
-        low = log.delete_records({p: offset})
-        wanted = max(model.starts[-1][1][p], end if offset == -1 else offset)
-        check(low == {p: wanted}, "delete_records({}) of {} gave {}", offset, wanted, low)
-
-
-@operation("Log.erase", "Log.erasures", weight=0.7)
-def erase(w: World) -> None:
-    process, place, model, log = pick(w)
-    keys = sorted({row["key"] for row in rows_for(w, model)})
-    if not keys or not model.is_hashed:
-        return  # Its tombstones go to the partitions of the hash.
-    notify = w.random.random() < 0.5
-    ends = model.ends[-1][1]
-    if notify:
-        w.expect(place, [(None, key, None, None) for key in keys])
-    model.erased.append(Erasing(model.version, frozenset(keys), ends))
-    try:
-        with w.calling(process):
-            log.erase(keys, notify=notify)
-    except (InvalidInputError, CommitConflictError):
-        w.failed = True
-        model.erased.pop()
-
-
-# --- Cuts
-
-
-@dataclass(frozen=True)
-class NamedCut:
-    cut: Any
-    places: tuple[str, ...]
-
-
-@operation("snapshot", "snapshots", weight=2)
-def name_cut(w: World) -> None:
-    home = w.random.choice(sorted(w.logs))
-    name = w.random.choice(("a", "b", None))
-    try:
-        cut = snapshot(w.url(home), name, clock=w.clock, ids=w.ids)
-    except AlreadyExistsError:
-        check(name in [c.name for c in snapshots(w.url(home))], "no cut {}", name)
-        return
-    except CommitConflictError:
-        return
-    except NotFoundError as e:
-        check(bool(w.gone), "a member is missing: {}", e)
-        return
-    places = tuple(sorted(map(w.place_of, cut.logs)))
-    w.cuts[f"{home}#{name}"] = NamedCut(cut, places)
-
-
-@operation("drop_snapshot", weight=0.7, may=lambda w: bool(w.cuts))
-def drop_cut(w: World) -> None:
-    full = w.random.choice(sorted(w.cuts))
-    w.cuts.pop(full)
-    home, _, name = full.partition("#")
-    if name != "None" and home in w.logs:
-        try:
-            drop_snapshot(w.url(home), name)
-        except NotFoundError:
-            check(bool(w.gone), "a cut is missing: {}", full)
-
-
-# --- Views
-
-
-@operation("Log.publish", weight=1)
-def publish(w: World) -> None:
-    process, _, model, log = pick(w)
-    name = w.random.choice(("delta", "iceberg"))
-    with w.calling(process):
-        log.publish(name)
-    model.views.add(name)
-    model.withdrawn.discard(name)
-
-
-@operation("Log.withdraw", weight=0.3)
-def withdraw(w: World) -> None:
-    process, _, model, log = pick(w)
-    name = w.random.choice(("delta", "iceberg"))
-    try:
-        with w.calling(process):
-            log.withdraw(name)
-    except NotFoundError:
-        check(name not in model.views, "the view {} is missing", name)
-        return
-    model.withdrawn.add(name)
-    if w.failed:
-        model.views.discard(name)  # Either.
-
-
-# --- Time
-
-
-@operation(weight=3, may=lambda _: True)
-def wait(w: World) -> None:
-    w.later(w.random.choice((1000, 20_000, HOUR_MS, DAY_MS, 3 * DAY_MS)))

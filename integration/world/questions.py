@@ -1,12 +1,15 @@
 """What can be asked of a world: each question gets an answer from clog and one from the model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
-from model import LogModel, read_as
-from world import World, check, rows_of, same
+from kinds import Kind, paths, read_as
+from model import LogModel
+from operations import KEY_COUNT, key_of
+from world import World, check, compare, plain, rows_of, same
 
 from clog.state import StateTable
 from clog.storage import Log
@@ -38,26 +41,25 @@ def _pick(w: World) -> tuple[str, LogModel, Log]:
     return place, w.logs[place], w.handle(process, place)
 
 
-def compare(what: str, found: dict[Any, Any], wanted: dict[Any, Any], doubtful: set[Any]) -> None:
-    """Raises unless two tables are equal, but for keys whose erasure is under way."""
-    for key in sorted(found.keys() | wanted.keys(), key=str):
-        if key in doubtful and (key not in found or key not in wanted):
-            continue
-        check(
-            key in found and key in wanted and same(found[key], wanted[key]),
-            "{}: key {} is {!r} and should be {!r}",
-            what,
-            key,
-            found.get(key, "absent"),
-            wanted.get(key, "absent"),
-        )
+def table_of(table: Any) -> dict[Any, Any]:
+    """Returns the rows of batches by key."""
+    return rows_by_key(pair for batch in table for pair in map(_pair, batch.to_pylist()))
 
 
-def table_of(batches: Any) -> dict[Any, Any]:
-    """Returns a table's rows by key."""
-    rows = [row for batch in batches for row in batch.to_pylist()]
-    found = {row["key"]: row["value"] for row in rows}
-    check(len(found) == len(rows), "a key has two rows: {}", rows)
+def _pair(row: dict[str, Any]) -> tuple[Any, Any]:
+    """Returns key and value of a row, which may have plain columns."""
+    if "key" in row:
+        return row["key"], row["value"]
+    names = ("id",) if "id" in row else ("a", "b")
+    key = tuple(row[name] for name in names)
+    return key[0] if len(key) == 1 else key, {k: v for k, v in row.items() if k not in names}
+
+
+def rows_by_key(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Returns pairs of key and value as a table."""
+    listed = [(plain(key), value) for key, value in pairs]
+    found = dict(listed)
+    check(len(found) == len(listed), "a key has two rows: {}", listed)
     return found
 
 
@@ -72,7 +74,7 @@ def table(w: World) -> None:
 def table_at(w: World) -> None:
     """An older version, while it is there."""
     place, model, log = _pick(w)
-    version = w.random.randint(max(0, model.version - 12), model.version)
+    version = w.random.randint(max(model.since, model.version - 12), model.version)
     try:
         found = table_of(log.table(at=version).to_batches())
     except VersionExpiredError:
@@ -86,8 +88,12 @@ def table_at(w: World) -> None:
 def get(w: World) -> None:
     place, model, log = _pick(w)
     wanted = model.table(model.version)
-    keys = sorted({r.key for r in model.records}) or [b"none" if _is_bytes(model) else 77]
-    found = {k: v for k, v in log.table().get_many(keys).items() if v is not None}
+    keys = sorted(
+        {r.key for r in model.records if r.key is not None}
+        | {key_of(model, n) for n in range(KEY_COUNT)}
+    )
+    table = log.table()
+    found = rows_by_key(table.get_many(keys).items())
     compare(f"keys of {place}", found, wanted, model.doubtful(model.version))
     key = w.random.choice(keys)
     value = log.table().get(key)
@@ -99,20 +105,37 @@ def get(w: World) -> None:
     )
 
 
-@question("Log.table")
+@question("Log.table", "Table.narrowed")
 def filtered(w: World) -> None:
+    """Rows by a condition on a field, which may be null, NaN or in a struct."""
     place, model, log = _pick(w)
     columns = model.columns[-1][1]
     if columns is None:
         return
-    field = pc.field("value", "city")
-    found = table_of(log.table(filter=field == "Riga").to_batches())
-    wanted = {k: v for k, v in model.table(model.version).items() if v.get("city") == "Riga"}
-    compare(f"filtered table of {place}", found, wanted, model.doubtful(model.version))
+    path = w.random.choice(sorted(p for p, k in paths(columns).items() if isinstance(k, Kind)))
+    kind = paths(columns)[path]
+    assert isinstance(kind, Kind)
+    names = path.split(".")
+    field = pc.field(*(names[1:] if model.names else names))
+    wanted = w.random.choice(kind.values)
+    given = pc.scalar(pa.scalar(wanted, kind.arrow))
+    condition: Any = field.is_null()
+    holds: Callable[[Any], bool] = lambda value: value is None  # noqa: E731
+    if not isinstance(wanted, list) and w.random.random() < 0.8:
+        if w.random.random() < 0.5 or isinstance(wanted, bool):
+            condition, holds = field == given, lambda value: value is not None and value == wanted
+        else:
+            condition, holds = field > given, lambda value: value is not None and value > wanted
+    found = table_of(log.table(filter=condition).to_batches())
+    table = model.table(model.version)
+    rows = {k: v for k, v in table.items() if holds(_field(v, names[1:]))}
+    compare(f"{place} where {condition}", found, rows, model.doubtful(model.version))
 
 
-def _is_bytes(model: LogModel) -> bool:
-    return model.columns[-1][1] is None
+def _field(value: Any, names: list[str]) -> Any:
+    for name in names:
+        value = None if value is None else value.get(name)
+    return value
 
 
 @question("Log.read", "Log.stable_offsets", "Log.end_offsets")
@@ -125,8 +148,8 @@ def read(w: World) -> None:
     found = [row for batch in log.read() for row in rows_of(batch)]
     columns = model.columns[-1][1]
     known = {(r.partition, r.offset): r for r in model.shown(model.version)}
-    for p, offset, key, value, time in found:
-        r = known.get((p, offset))
+    for p, key, value, time, _, offset in found:
+        r = known.get((int(p or 0), int(offset or 0)))
         check(
             r is not None
             and r.key == key
@@ -140,7 +163,7 @@ def read(w: World) -> None:
             value,
             r,
         )
-    places = [(row[0], row[1]) for row in found]
+    places = [(row.partition, row.offset) for row in found]
     for p in range(model.partitions):
         offsets = [offset for q, offset in places if q == p]
         check(offsets == sorted(set(offsets)), "order of {}: {}", place, offsets)
@@ -158,19 +181,15 @@ def latest(w: World) -> None:
         p: w.random.randint(s, max(s, model.ends[-1][1][p]))
         for p, s in enumerate(model.starts[-1][1])
     }
-    found = {
-        row["key"]: row["value"]
-        for batch in log.changes(starts).to_batches()
-        for row in batch.to_pylist()
-    }
+    found = table_of(log.changes(starts).to_batches())
     winners = model.winners(model.version)
     columns = model.columns[-1][1]
     wanted = {
         k: read_as(r.value, columns) for k, r in winners.items() if r.offset >= starts[r.partition]
     }
     doubtful = model.doubtful(model.version)
-    if model.config("compaction.strategy", model.version) == "timestamp":
-        found = {k: v for k, v in found.items() if k in wanted}
+    if model.is_ordered:
+        return  # Of the records since: which may lose to an older one.
     for key in [k for k, v in wanted.items() if v is None and k not in found]:
         wanted.pop(key)  # Its tombstone may be gone.
         check(model.is_cleaned, "the tombstone of {} is missing in {}", key, place)
@@ -197,20 +216,54 @@ def times(w: World) -> None:
         check(not missed, "offsets_for_times({}) of {}: {} but {}", time_ms, place, found, missed)
 
 
-@question("Table.to_pylist", "Table.of_keys", "Log.markers")
+_OF_TABLE = ("to_pylist", "to_arrow", "to_pandas", "to_polars", "to_duckdb", "of_keys")
+
+
+@question(*(f"Table.{name}" for name in _OF_TABLE), "Log.markers")
 def forms(w: World) -> None:
     place, model, log = _pick(w)
     doubtful = model.doubtful(model.version)
-    listed = log.table().to_pylist()
-    found = {row["key"]: row["value"] for row in listed}
-    compare(f"list of {place}", found, model.table(model.version), doubtful)
+    table = log.table()
+    form = w.random.choice((*("list", "arrow", "pandas", "polars", "duckdb", "iter"),))
+    listed = _formed(table, form, model)
+    if listed is None:
+        return
+    found = rows_by_key(map(_pair, listed))
+    wanted = model.table(model.version)
+    if form in ("pandas", "duckdb"):  # Whose values are of other types: a null is a NaN, say.
+        check(found.keys() | doubtful == wanted.keys() | doubtful, "{} of {}", form, place)
+        return
+    compare(f"{form} of {place}", found, wanted, doubtful)
     keys = sorted(found)[:3]
-    rows = log.table().of_keys(keys).to_pylist()
-    check(sorted(r["key"] for r in rows) == keys, "rows of {}: {}", keys, rows)
+    rows = [plain(row["key"]) for row in table.of_keys(keys).to_pylist()]
+    check(sorted(rows) == keys, "rows of {}: {}", keys, rows)
+    check(len(table) == len(found), "{} rows of {}", len(table), place)
     for p in range(model.partitions):
         for offset, *_ in log.markers(p):
             there = [r for r in model.records if (r.partition, r.offset) == (p, offset)]
             check(not there, "a marker of {} is at a record: {}", place, there)
+
+
+def _formed(table: Any, form: str, model: LogModel) -> Any:
+    """Returns a table's rows through another library, as dicts; None if it cannot have them."""
+    if form == "list":
+        return table.to_pylist()
+    if form == "iter":
+        return list(table)
+    if form == "arrow":
+        return table.to_arrow().to_pylist()
+    if model.key == "pair" and not model.names:
+        return None
+    keys = list(model.names) or ["key"]
+    if form == "polars":
+        return table.to_polars().to_arrow().to_pylist()
+    if form == "pandas":
+        return [
+            {**dict(zip(keys, row, strict=True)), "value": None}
+            for row in table.to_arrow(columns=keys).to_pandas().itertuples(index=False)
+        ]
+    rows = table.to_duckdb().select(*(f'"{name}"' for name in keys)).fetchall()
+    return [{**dict(zip(keys, row, strict=True)), "value": None} for row in rows]
 
 
 @question("Log.publish")
@@ -224,10 +277,12 @@ def views(w: World) -> None:
         ("delta", delta_versions, delta_rows),
         ("iceberg", iceberg_versions, iceberg_rows),
     ):
-        if name not in model.views - model.withdrawn or not versions(root):
+        if name in model.withdrawn or not versions(root):
             continue
         pairs, stated = rows(root)
         found = dict(pairs)
+        if stated < model.since:
+            continue
         if not found and model.is_cleaned:
             continue  # A cleaner that cannot publish withdraws a view that is far behind.
         what = f"the {name} view of {place} at {stated}"
@@ -276,7 +331,8 @@ def cut(w: World) -> None:
         try:
             found = table_of(w.fresh(place).table(at=named).to_batches())
         except VersionExpiredError as e:
-            check(named.name is None, "{} is gone: {}", full, e)
+            is_over = named.until_ms is not None and named.until_ms <= w.clock.now_ms()
+            check(named.name is None or is_over, "{} is gone: {}", full, e)
             return
         what = f"{place} at the cut {full}"
         compare(what, found, model.table(version), model.doubtful(version))
@@ -296,6 +352,8 @@ class Kept:
     made: Any
     ask: Callable[[World, "Kept"], None]
     state: Any = None
+    survives: bool = False
+    """Whether it goes on when all logs are replaced by an older copy."""
 
 
 @question("Log.table", "Table.offsets")
@@ -329,7 +387,7 @@ def keep_state(w: World) -> None:
         return
     path = w.folder / f"{model.log_id}.state"
     made = StateTable(w.url(place), path, clock=w.clock)
-    w.kept.append(Kept(model, place, made, _ask_state))
+    w.kept.append(Kept(model, place, made, _ask_state, survives=True))
 
 
 def _ask_state(w: World, kept: Kept) -> None:
@@ -345,7 +403,7 @@ def _ask_state(w: World, kept: Kept) -> None:
         return  # It looks for its log again within ten seconds.
     if model in w.gone:  # It follows the log that is there now (``on_loss``).
         model = kept.model = w.logs[kept.place]
-    found = dict(kept.made.scan())
+    found = rows_by_key(kept.made.scan())
     what = f"a state table of {kept.place}"
     compare(what, found, model.table(model.version), model.doubtful(model.version))
     if w.random.random() < 0.2:
@@ -358,7 +416,7 @@ def keep_follower(w: World) -> None:
     place, model, _ = _pick(w)
     if any(kept.ask is _ask_follower and kept.model is model for kept in w.kept):
         return
-    w.kept.append(Kept(model, place, "billing", _ask_follower, {}))
+    w.kept.append(Kept(model, place, f"billing-{len(w.trace)}", _ask_follower, {}))
 
 
 def _ask_follower(w: World, kept: Kept) -> None:
@@ -371,17 +429,19 @@ def _ask_follower(w: World, kept: Kept) -> None:
     reader = log.reader(kept.made, interval_ms=0)
     try:
         for batch in reader.follow(poll_ms=None):
-            for p, offset, key, value, time in rows_of(batch):
-                kept.state[key] = (value, p, offset, time)
+            for row in rows_of(batch):
+                kept.state[row.key] = row
     except (OffsetOutOfRangeError, NotFoundError):
         log.forget_reader(kept.made)
         w.kept.remove(kept)
         return
-    if model.config("compaction.strategy", model.version) == "timestamp":
+    if model.is_ordered:
         return
     starts = model.starts[-1][1]
     found = {
-        k: v for k, (v, p, offset, _) in kept.state.items() if v is not None and offset >= starts[p]
+        key: row.value
+        for key, row in kept.state.items()
+        if key is not None and row.value is not None and row.offset >= starts[row.partition]
     }
     wanted = {r.key: r.value for r in model.winners(model.version).values() if r.value is not None}
     columns = model.columns[-1][1]

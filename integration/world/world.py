@@ -6,6 +6,7 @@ that is what the step should have done: all of it if the call returned, all or n
 append if it failed. Then it asks some of everything that can be asked (`questions.py`).
 """
 
+import copy
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,21 +14,30 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from model import COMMITTED, Columns, Deal, LogModel, Record, read_as
+from kinds import Columns, read_as
+from model import COMMITTED, Deal, LogModel, Record
 
 from clog.storage import Log, ManualClock
 from clog.storage.env import SeededIds, SystemClock
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
+    InvalidInputError,
     StoreUnavailableError,
 )
 from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.store import memory, open_store
 from clog_testing.crash import inside
-from clog_testing.faults import CrashAt, CrashedError, FaultKind, FaultyStore, RandomFaults
+from clog_testing.faults import (
+    Call,
+    CrashAt,
+    CrashedError,
+    FaultKind,
+    FaultyStore,
+    RandomFaults,
+)
 
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -35,10 +45,23 @@ PLACES = ("home", "east", "west")
 _WORLDS = count()
 _HARMLESS = (FaultKind.FAIL_AFTER, FaultKind.REPEAT)
 _FAILURES = (StoreUnavailableError, CommitStateUnknownError, CommitConflictError)
+HEADER = "seq"
+"""The header that may say which record of a key wins."""
 
 
 class WrongError(AssertionError):
     """The log and the model differ."""
+
+
+class Row(NamedTuple):
+    """A record as it is asked for, or read; None: the log chooses."""
+
+    partition: int | None
+    key: Any
+    value: Any
+    time_ms: int | None = None
+    order: int | None = None
+    offset: int | None = None
 
 
 @dataclass
@@ -46,8 +69,8 @@ class Unit:
     """What one append gives to one log: there as a whole or not at all."""
 
     place: str
-    rows: Sequence[tuple[int | None, Any, Any, int | None]]
-    """Partition, key, value, timestamp; None: the log chooses."""
+    rows: Sequence[Row] | None
+    """None: whatever comes, by one who is looked after otherwise."""
     deal: Deal | None = None
     is_found: bool = False
     settles: bool | None = None
@@ -62,10 +85,23 @@ class Process:
     handles: dict[str, list[Log]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class InterruptAt:
+    """Ctrl-C at a call of the store: the process lives on, with the handles that it has."""
+
+    index: int
+
+    def fault(self, call: Call) -> None:
+        """Raises at the call with this number, before it is made."""
+        if call.index == self.index:
+            raise KeyboardInterrupt
+
+
 class World:
     """The state of one; ``trace`` has a line for each step."""
 
     def __init__(self, seed: int, folder: Path) -> None:
+        self.seed = seed
         self.random = random.Random(seed)
         self.ids = SeededIds(seed)
         self.clock = ManualClock(now_ms=START_MS)
@@ -85,6 +121,15 @@ class World:
         """The names of the operations, in order, for the count of pairs."""
         self.expected: list[Unit] = []
         self.failed = False
+        self._observers: dict[str, Log] = {}
+        self.broker: Any = None
+        """A topic of Kafka."""
+        self.older: set[str] = set()
+        """The ids of the logs of earlier releases that were there."""
+        self.ticks = 0
+        """The last order of a record that must not be late."""
+        self.backup: Any = None
+        """A copy of all files, and what is known of them."""
 
     def url(self, place: str) -> str:
         """Returns the URL of a place."""
@@ -103,6 +148,13 @@ class World:
         """Opens the log of a place as an observer without faults."""
         return Log.open(self.url(place), clock=self.clock, ids=self.ids)
 
+    def observer(self, place: str) -> Log:
+        """Returns what has watched the log of a place for long; now and then a new one."""
+        known = self._observers.get(place)
+        if known is None or known.id != self.logs[place].log_id or self.random.random() < 0.1:
+            known = self._observers[place] = self.fresh(place)
+        return known
+
     def handle(self, process: Process, place: str) -> Log:
         """Returns an old handle of the log at a place, or opens a new one."""
         known = [log for log in process.handles.get(place, ()) if log.id == self.logs[place].log_id]
@@ -115,12 +167,12 @@ class World:
     # --- A step
 
     @contextmanager
-    def calling(self, process: Process) -> Iterator[None]:
-        """Makes calls of a process, of which some go wrong; tells by ``failed`` whether it ended
-        with an error of the store. A crash takes the process's handles.
+    def calling(self, process: Process, *, is_sound: bool = False) -> Iterator[None]:
+        """Makes calls of a process, of which some go wrong unless all ``is_sound``; tells by
+        ``failed`` whether it ended with an error of the store. A crash takes the process's handles.
         """
         self.failed = False
-        chance = self.random.random()
+        chance = 1 if is_sound else self.random.random()
         if chance < 0.06:
             self._plan(process, CrashAt(self.random.randrange(1, 14), self._when()))
         elif chance < 0.12:
@@ -129,15 +181,24 @@ class World:
         elif chance < 0.14:
             seed = self.random.randrange(1 << 30)
             self._plan(process, RandomFaults(seed, 0.5, (FaultKind.FAIL_BEFORE,)))
+        elif chance < 0.17:
+            self._plan(process, InterruptAt(self.random.randrange(1, 14)))
         try:
             yield
+        except KeyboardInterrupt:
+            self.failed = True
+            self.trace.append("    interrupted")
         except CrashedError:
             self.failed = True
             self.processes[self.processes.index(process)] = self._process()
             self.open = [begun for begun in self.open if begun.process is not process]
             self.trace.append("    the process is gone")
+        except InvalidInputError as e:
+            if "append again" not in str(e):  # A change of the log came between.
+                raise
+            self.failed = True
         except _FAILURES as e:
-            if chance >= 0.14:
+            if chance >= 0.17:
                 raise
             self.failed = True
             self.trace.append(f"    failed: {type(e).__name__}")
@@ -159,14 +220,16 @@ class World:
         self.expected.append(unit)
         return unit
 
-    def observe(self) -> None:
-        """Looks at each log's commits since the last step, and checks what they appended."""
+    def observe(self, *, done: bool = True) -> None:
+        """Looks at each log's commits since the last step, and checks what they appended; a step
+        that was not ``done`` may have appended nothing.
+        """
         for place, model in self.logs.items():
             self._observe(place, model)
         for unit in self.expected:
             wrong = unit.settles is not None and unit.rows and unit.is_found != unit.settles
             check(not wrong, "positions and records are not in one commit: {}", unit)
-        if not self.failed:
+        if not self.failed and done:
             missing = [unit for unit in self.expected if not unit.is_found and unit.rows]
             check(not missing, "a call returned, but nothing was appended: {}", missing)
         self.expected = []
@@ -175,16 +238,15 @@ class World:
         """Compares a table that a step has in its hands, after a look at what it committed."""
         self._observe(place, self.logs[place])
         model = self.logs[place]
-        wanted, doubtful = model.table(model.version), model.doubtful(model.version)
-        wrong = [
-            key
-            for key in shown.keys() | wanted.keys()
-            if shown.get(key) != wanted.get(key) and not (key in doubtful and not shown.get(key))
-        ]
-        check(not wrong, "a state store of {} differs in {}", place, wrong)
+        compare(
+            f"a state store of {place}",
+            shown,
+            model.table(model.version),
+            model.doubtful(model.version),
+        )
 
     def _observe(self, place: str, model: LogModel) -> None:
-        log = self.fresh(place)
+        log = self.observer(place)
         check(log.id == model.log_id, "{} has another log", place)
         store = inside(open_store(self.url(place)))
         tip = log.version
@@ -231,18 +293,25 @@ class World:
     def _attribute(self, place: str, model: LogModel, version: int, new: list[Any]) -> None:
         for unit in self.expected:
             values = _matched(unit, new, model.columns[-1][1])
-            if unit.place == place and not unit.is_found and values is not None:
+            if unit.place == place and values is not None and not (unit.is_found and unit.rows):
                 unit.is_found = True
                 deal = unit.deal
                 if deal is not None and not _is_undecided(self, place, version, deal):
                     deal.outcome = COMMITTED
                     deal.ends[model.log_id] = version
                 model.records += [
-                    Record(p, offset, key, value, time, version, deal)
-                    for (p, offset, key, _, time), value in zip(new, values, strict=True)
+                    Record(
+                        *(row.partition, row.offset, row.key, value),
+                        *(row.time_ms, row.order, version, deal),
+                    )
+                    for row, value in zip(new, values, strict=True)
                 ]
+                if model.is_hashed:
+                    homes = {(r.key, r.partition) for r in model.records if r.key is not None}
+                    many = len(homes) > len({key for key, _ in homes})
+                    check(not many, "a key of {} is in two partitions: {}", place, homes)
                 return
-        raise WrongError(f"version {version} of {place} appended what nobody asked for: {new}")
+        raise WrongError(f"version {version} of {place} appended what nobody asked for: {new[:3]}")
 
     # --- Time
 
@@ -250,21 +319,67 @@ class World:
         """Lets time pass."""
         self.clock.advance(ms)
 
+    # --- Copies of everything
 
-def _matched(unit: Unit, new: list[Any], columns: Columns | None) -> list[Any] | None:
+    def back_up(self) -> None:
+        """Copies the files of all logs, and what the model knows of them."""
+        known = copy.deepcopy((self.logs, self.deals, self.cuts))
+        self.backup = (dict(self._files()), known)
+
+    def restore(self) -> None:
+        """Stops everything, and puts the copy in the place of all logs."""
+        files, known = self.backup
+        store = self._files()
+        for name in list(store):
+            del _filesystem()[name]
+        _filesystem().update(files)
+        self.gone += self.logs.values()
+        self.logs, self.deals, self.cuts = copy.deepcopy(known)
+        self.processes = [self._process() for _ in self.processes]
+        self.open, self._observers = [], {}
+
+    def end(self) -> None:
+        """Leaves nothing behind."""
+        for kept in self.kept:
+            if hasattr(kept.made, "close"):
+                kept.made.close()
+        for name in self._files():
+            del _filesystem()[name]
+
+    def _files(self) -> dict[str, Any]:
+        root = f"/world-{self.number}/"
+        return {name: file for name, file in _filesystem().items() if name.startswith(root)}
+
+
+def _filesystem() -> dict[str, Any]:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    return MemoryFileSystem.store
+
+
+def _matched(unit: Unit, new: list[Row], columns: Columns | None) -> list[Any] | None:
     """Returns the values of a unit, as they were appended, in the order of what is read; None if
     that is not the unit.
     """
+    if unit.rows is None:
+        return [row.value for row in new]
     left = list(unit.rows)
     values = []
-    for p, _, key, value, time in new:
-        fits = (r for r in left if r[0] in (None, p) and r[1] == key and r[3] in (None, time))
-        row = next(fits, None)
-        if row is None or not same(read_as(row[2], columns), value):
+    for row in new:
+        fits = (asked for asked in left if _is_asked(asked, row))
+        found = next(fits, None)
+        if found is None or not same(read_as(found.value, columns), row.value):
             return None
-        left.remove(row)
-        values.append(row[2])
+        left.remove(found)
+        values.append(found.value)
     return None if left else values
+
+
+def _is_asked(asked: Row, row: Row) -> bool:
+    chosen = ("partition", "time_ms", "order", "offset")
+    return asked.key == row.key and all(
+        getattr(asked, name) in (None, getattr(row, name)) for name in chosen
+    )
 
 
 def _is_undecided(world: World, place: str, version: int, deal: Deal) -> bool:
@@ -274,23 +389,39 @@ def _is_undecided(world: World, place: str, version: int, deal: Deal) -> bool:
     return deal.name in names
 
 
-def _read(log: Log, start: Sequence[int], end: Sequence[int]) -> list[Any]:
-    """Returns the records of these ranges: partition, offset, key, value, timestamp."""
+def _read(log: Log, start: Sequence[int], end: Sequence[int]) -> list[Row]:
+    """Returns the records of these ranges."""
     starts = {p: max(a, log.start_offsets()[p]) for p, a in enumerate(start) if a < end[p]}
+    starts = {p: a for p, a in starts.items() if a < end[p]}
+    if not starts:
+        return []
     found = []
     for batch in log.read(
         start=starts, end={p: end[p] for p in starts}, isolation="read_uncommitted"
     ):
         found += rows_of(batch)
-    return [row for row in found if row[0] in starts]
+    return [row for row in found if row.partition in starts]
 
 
-def rows_of(batch: Any) -> list[tuple[int, int, Any, Any, int]]:
-    """Returns the records of a batch of `Log.read`: partition, offset, key, value, time."""
+def rows_of(batch: Any) -> list[Row]:
+    """Returns the records of a batch of `Log.read`."""
     return [
-        (r["partition"], r["offset"], r["key"], r["value"], _ms(r["timestamp"]))
+        Row(
+            *(r["partition"], plain(r["key"]), r["value"], _ms(r["timestamp"])),
+            *(_order(r.get("headers")), r["offset"]),
+        )
         for r in batch.to_pylist()
     ]
+
+
+def _order(headers: Any) -> int | None:
+    values = [h["value"] for h in headers or () if h["key"] == HEADER]
+    return int.from_bytes(values[-1], "big") if values else None
+
+
+def plain(key: Any) -> Any:
+    """Returns a key as the model has it: that of a struct is a tuple."""
+    return tuple(key.values()) if isinstance(key, dict) else key
 
 
 def _ms(time: datetime) -> int:
@@ -303,7 +434,26 @@ def same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
     if isinstance(one, float) and isinstance(other, float):
         return repr(one) == repr(other)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
     return type(one) is type(other) and bool(one == other)
+
+
+def compare(
+    what: str, found: Mapping[Any, Any], wanted: Mapping[Any, Any], doubtful: set[Any]
+) -> None:
+    """Raises unless two tables are equal, but for keys whose erasure is under way."""
+    for key in sorted(found.keys() | wanted.keys(), key=str):
+        if key in doubtful and (key not in found or key not in wanted):
+            continue
+        check(
+            key in found and key in wanted and same(found[key], wanted[key]),
+            "{}: key {} is {!r} and should be {!r}",
+            what,
+            key,
+            found.get(key, "absent"),
+            wanted.get(key, "absent"),
+        )
 
 
 def check(holds: bool, text: str, *about: Any) -> None:  # noqa: FBT001 - what is checked

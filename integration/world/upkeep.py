@@ -216,6 +216,7 @@ def read_by_hand(w: World) -> None:
             at = reader.next_offsets()
         except (NotFoundError, OffsetOutOfRangeError):  # It was overtaken, or missed deletes: it begins again.
             log.forget_reader("by-hand")
+            model.by_hand = {}
             return
         known = model.by_hand
         check(not known or w.failed or at == known, "a reader is at {}, not {}", at, known)

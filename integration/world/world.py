@@ -27,6 +27,7 @@ from clog.storage.errors import (
     InvalidInputError,
     StoreUnavailableError,
 )
+from clog.storage.format import commits, documents
 from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.store import memory, open_store
 from clog_testing.crash import inside
@@ -477,8 +478,41 @@ def virtual_time(clock: ManualClock) -> Iterator[None]:
     for name in real:
         setattr(SystemClock, name, lambda _, name=name: getattr(clock, name)())
     try:
-        yield
+        with remembered():
+            yield
     finally:
         memory._file = made  # noqa: SLF001
         for name, method in real.items():
             setattr(SystemClock, name, method)
+
+
+@contextmanager
+def remembered() -> Iterator[None]:
+    """Decodes the same bytes once: many read them, and nobody changes what comes of them."""
+    bodies: dict[tuple[str, bytes], Any] = {}
+    parsed: dict[tuple[str, int], Any] = {}
+    real = documents.decode, commits.head_from_json, commits.edit_from_json
+
+    def decode(kind: str, data: bytes, *, where: str) -> Any:
+        key = kind, bytes(data)
+        if key not in bodies:
+            bodies[key] = real[0](kind, data, where=where)
+        return bodies[key]
+
+    def head(value: Any, *, where: str) -> Any:
+        return once("head", value, lambda: real[1](value, where=where))
+
+    def edit(value: Any, *, version: int) -> Any:
+        return once("edit", value, lambda: real[2](value, version=version))
+
+    def once(what: str, value: Any, make: Callable[[], Any]) -> Any:
+        key = what, id(value)
+        if key not in parsed or parsed[key][0] is not value:  # Which stays alive with it.
+            parsed[key] = value, make()
+        return parsed[key][1]
+
+    documents.decode, commits.head_from_json, commits.edit_from_json = decode, head, edit
+    try:
+        yield
+    finally:
+        documents.decode, commits.head_from_json, commits.edit_from_json = real

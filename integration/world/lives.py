@@ -92,7 +92,8 @@ def _order_configs(w: World) -> dict[str, Any]:
 
 def _columns(w: World) -> tuple[Columns, frozenset[str]]:
     names = w.random.sample(_NAMES, w.random.randint(1, 4))
-    columns: dict[str, Any] = {name: KINDS[w.random.choice(sorted(KINDS))] for name in names}
+    kinds = sorted(KINDS) + 2 * [name for name, kind in KINDS.items() if kind.wider]
+    columns: dict[str, Any] = {name: KINDS[w.random.choice(kinds)] for name in names}
     if w.random.random() < 0.3:
         columns["s"] = {"c": KINDS[w.random.choice(("int32", "float32", "string"))]}
     strict = [n for n in names if w.random.random() < 0.15]
@@ -161,7 +162,9 @@ def _id_of(name: str) -> str:
     return next(path.name for path in (GOLDEN / name / "log" / "_clog").iterdir() if path.is_dir())
 
 
-@operation("Log.open", weight=0.6, may=lambda w: _is_free(w) and not set(map(_id_of, OLDER)) <= w.older)
+@operation(
+    "Log.open", weight=0.6, may=lambda w: _is_free(w) and not set(map(_id_of, OLDER)) <= w.older
+)
 def open_older(w: World) -> bool | None:
     """A log that an earlier release wrote, as its own files say; each once."""
     place = _free(w)
@@ -181,9 +184,7 @@ def open_older(w: World) -> bool | None:
         for offset, time_us, key, value, *_ in records:
             known = None if key is None else bytes.fromhex(key)
             what = None if value is None else bytes.fromhex(value)
-            model.records.append(
-                Record(p, offset, known, what, time_us // 1000, None, log.version)
-            )
+            model.records.append(Record(p, offset, known, what, time_us // 1000, None, log.version))
     return None
 
 

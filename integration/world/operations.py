@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from kinds import KEYS, KINDS, Columns, drawn, struct_of
+from kinds import KEYS, drawn, struct_of
 from model import LogModel
 from world import DAY_MS, HEADER, Process, Row, World, WrongError, check
 
@@ -304,7 +304,7 @@ def append_nonsense(w: World) -> None:
     except InvalidInputError:
         check(log.version == before, "a refused append committed")
     else:
-        raise WrongError(f"{str(row):.80} was accepted by {log}")
+        raise WrongError(f"{row!s:.80} was accepted by {log}")
 
 
 @operation("Log.append", weight=0.5)
@@ -393,6 +393,10 @@ def append_in_transaction(w: World) -> bool | None:
     except ENDED:
         w.expected = []
         _leave(w, begun)
+        return None
+    except CommitConflictError as e:  # Readers have waited for others for too long.
+        check(begun.visible and "append again later" in str(e), "append: {}", e)
+        w.expected = []
         return None
     except InvalidInputError:  # Its outcome is unknown since a failure, so nothing may be added.
         w.expected = []

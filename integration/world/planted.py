@@ -52,21 +52,24 @@ def stable_end_parts(patch: Patch) -> None:
 
     def stable(head: Head, partition: int) -> int:
         first = [entry.first[partition] for entry in head.unended if partition in entry.first]
-        return max(min(first, default=head.partitions.end[partition]), head.partitions.start[partition])
+        return max(
+            min(first, default=head.partitions.end[partition]), head.partitions.start[partition]
+        )
 
     patch(Head, "stable_offset", stable)
 
 
 def mirror_misses_deletes(patch: Patch) -> None:
     """A mirror that stood still for longer than tombstones stay goes on."""
-    patch(clog.bridge.mirroring._Held, "check_missed", lambda *_: None)
+    held = clog.bridge.mirroring._Held  # noqa: SLF001 - what is planted has no other door
+    patch(held, "check_missed", lambda *_: None)
 
 
 def own_commit_is_anothers(patch: Patch) -> None:
     """What is read back after a lost reply, or a repeated request, is never recognised as one's own
     commit: what is in it is committed again.
     """
-    create = storage.commit.committer._create
+    create = storage.commit.committer._create  # noqa: SLF001 - as above
 
     class Doubted(WrappingStore):
         in_doubt = False

@@ -12,7 +12,7 @@ from operations import KEY_COUNT, key_of
 from world import World, check, compare, plain, rows_of, same
 
 from clog.state import StateTable
-from clog.storage import Log
+from clog.storage import Log, follow
 from clog.storage.errors import (
     LogReplacedError,
     NotFoundError,
@@ -105,7 +105,7 @@ def get(w: World) -> None:
     )
 
 
-@question("Log.table", "Table.narrowed")
+@question("Log.table")
 def filtered(w: World) -> None:
     """Rows by a condition on a field, which may be null, NaN or in a struct."""
     place, model, log = _pick(w)
@@ -305,7 +305,7 @@ def describe(w: World) -> None:
     check(log.version == model.version, "version of {}", place)
 
 
-@question("Log.table", "Cut.changed")
+@question("Log.table", *(f"Cut.{name}" for name in ("changed", "ids", "logs", "name", "until_ms")))
 def cut(w: World) -> None:
     """A cut shows all or nothing of each transaction over its logs, and stays as it is."""
     live = {name: named for name, named in w.cuts.items() if set(named.places) <= w.logs.keys()}
@@ -336,6 +336,9 @@ def cut(w: World) -> None:
             return
         what = f"{place} at the cut {full}"
         compare(what, found, model.table(version), model.doubtful(version))
+    for url in named.changed():
+        raised = len(w.logs[w.place_of(url)].starts) > 1
+        check(raised, "{} is said to have lost records since the cut {}", url, full)
     parted = [deal.name for deal, ways in shown.items() if len(ways) > 1]
     check(not parted, "the cut {} {} shows a part of {}", full, dict(named.logs), parted)
 
@@ -380,7 +383,10 @@ def _ask_table(w: World, kept: Kept) -> None:
     compare(what, found, model.table(version), model.doubtful(version) | removed(model))
 
 
-@question("StateTable.refresh", "StateTable.get", "StateTable.scan", "StateTable.close")
+_OF_STATE = ("refresh", "get", "get_many", "scan", "close", "offsets", "version")
+
+
+@question(*(f"StateTable.{name}" for name in _OF_STATE))
 def keep_state(w: World) -> None:
     place, model, _log = _pick(w)
     if any(kept.ask is _ask_state and kept.model is model for kept in w.kept):
@@ -403,15 +409,22 @@ def _ask_state(w: World, kept: Kept) -> None:
         return  # It looks for its log again within ten seconds.
     if model in w.gone:  # It follows the log that is there now (``on_loss``).
         model = kept.model = w.logs[kept.place]
-    found = rows_by_key(kept.made.scan())
+    made, found = kept.made, rows_by_key(kept.made.scan())
     what = f"a state table of {kept.place}"
+    some = sorted(found)[:3]
+    listed = rows_by_key(made.get_many(some).items())
+    check(listed.keys() == set(some), "{} has {}, not {}", what, listed, some)
+    check(all(same(made.get(key), found[key]) for key in some), "{} gets others", what)
+    stable = dict(enumerate(model.stable(model.version)))
+    check(made.offsets == stable, "{} is at {}, not {}", what, made.offsets, stable)
+    check(made.version <= model.version, "{} is at version {}", what, made.version)
     compare(what, found, model.table(model.version), model.doubtful(model.version))
     if w.random.random() < 0.2:
         kept.made.close()
         w.kept.remove(kept)
 
 
-@question("Log.reader", "NamedReader.follow", "Log.readers", "Log.forget_reader")
+@question("Log.reader", "NamedReader.follow", "clog.storage.follow")
 def keep_follower(w: World) -> None:
     place, model, _ = _pick(w)
     if any(kept.ask is _ask_follower and kept.model is model for kept in w.kept):
@@ -428,7 +441,11 @@ def _ask_follower(w: World, kept: Kept) -> None:
     log = w.handle(w.random.choice(w.processes), kept.place)
     reader = log.reader(kept.made, interval_ms=0)
     try:
-        for batch in reader.follow(poll_ms=None):
+        if w.random.random() < 0.5:
+            batches = iter(reader.follow(poll_ms=None))
+        else:
+            batches = (batch for _, batch in follow([reader], poll_ms=None))
+        for batch in batches:
             for row in rows_of(batch):
                 kept.state[row.key] = row
     except (OffsetOutOfRangeError, NotFoundError):

@@ -2,29 +2,34 @@
 
 python integration/world/run.py --seed 7            # one, step by step
 python integration/world/run.py --seeds 200         # many; what fails says how to see it again
-python integration/world/run.py --seeds 200 --pairs # with the table of pairs
+python integration/world/run.py --seeds 2000 --pairs 20 # until each pair met so often
 """
 
 import argparse
 import logging
+import math
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import jobs
-import lives
 import upkeep
-from operations import OPERATIONS
-from questions import ask
+from lives import CONFIGS, OF_CREATION, OF_ORDER
+from operations import OPERATIONS, Operation
+from planted import PLANTED, planted
+from questions import QUESTIONS, ask
 from world import World, virtual_time
 
 STEPS = 80
 NEAR = 10
-ROWS_IN = (jobs, lives, upkeep)
+ROWS_IN = (jobs, upkeep)
 """Modules that add rows to `OPERATIONS`."""
+APART: frozenset[tuple[str, str]] = frozenset()
+"""Pairs of which the second cannot come within ten steps after the first."""
 
 
 def run_one(seed: int, steps: int = STEPS) -> tuple[World, str | None]:
@@ -33,8 +38,9 @@ def run_one(seed: int, steps: int = STEPS) -> tuple[World, str | None]:
         world = World(seed, Path(folder))
         with virtual_time(world.clock):
             try:
+                liked = likings(world)
                 for _ in range(steps):
-                    _step(world)
+                    _step(world, liked)
                     ask(world, 2)
                     if world.random.random() < 0.5:
                         world.later(world.random.randrange(20_000))
@@ -47,10 +53,20 @@ def run_one(seed: int, steps: int = STEPS) -> tuple[World, str | None]:
     return world, None
 
 
-def _step(world: World) -> None:
+def likings(world: World) -> dict[str, float]:
+    """Returns how often a world does which operation: in every fourth one all equally, so that the
+    rare ones meet; in others it likes about a quarter of them, so that many of these meet often.
+    """
+    if world.seed % 4 == 0:
+        return dict.fromkeys(OPERATIONS, 1)
+    return {
+        name: one.weight * world.random.choice((0.1, 0.3, 1, 6)) for name, one in OPERATIONS.items()
+    }
+
+
+def _step(world: World, liked: dict[str, float]) -> None:
     may = [one for one in OPERATIONS.values() if one.may(world)]
-    is_even = world.seed % 4 == 0  # There the rare ones meet.
-    weights = [1 if is_even else one.weight for one in may]
+    weights = [liked[one.name] for one in may]
     while True:
         chosen = world.random.choices(may, weights)[0]
         world.trace.append(f"{len(world.trace):3} {chosen.name}")
@@ -71,32 +87,83 @@ def pairs_of(done: list[str]) -> Counter[tuple[str, str]]:
     return found
 
 
+def table_of(counts: Counter[tuple[str, str]]) -> str:
+    """Returns the pairs as a table: rows come first, columns, by number, within ten steps after."""
+    names = sorted(OPERATIONS)
+    lines = [" " * 32 + "".join(f"{j:5}" for j in range(len(names)))]
+    for i, first in enumerate(names):
+        lines.append(f"{i:2} {first:29}" + "".join(f"{counts[first, b]:5}" for b in names))
+    return "\n".join(lines)
+
+
+class Met:
+    """What came within ten steps of what, in worlds that passed."""
+
+    def __init__(self) -> None:
+        self.pairs: Counter[tuple[str, str]] = Counter()
+        self.triples: set[frozenset[str]] = set()
+
+    def add(self, done: list[str]) -> None:
+        """Counts a world."""
+        self.pairs += pairs_of(done)
+        for i, first in enumerate(done):
+            near = done[i + 1 : i + 1 + NEAR]
+            self.triples |= {
+                frozenset((first, a, b)) for j, a in enumerate(near) for b in near[j + 1 :]
+            }
+
+    def least(self) -> list[tuple[int, str, str]]:
+        """Returns the pairs, the rarest first, but for those that cannot be."""
+        kinds = [(a, b) for a in OPERATIONS for b in OPERATIONS if (a, b) not in APART]
+        return sorted((self.pairs[pair], *pair) for pair in kinds)
+
+    def share(self) -> float:
+        """Returns which part of the triples of different operations met."""
+        met = sum(len(triple) == 3 for triple in self.triples)
+        return met / math.comb(len(OPERATIONS), 3)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--pairs", type=int, help="stop once each pair met so often; print them")
+    parser.add_argument("--planted", choices=PLANTED, help="a bug, in all these worlds")
+    parser.add_argument("--rows", action="store_true", help="what the rows are and cover")
     args = parser.parse_args()
+    if args.rows:
+        for row in (*OPERATIONS.items(), *QUESTIONS.items()):
+            covers = row[1].covers if isinstance(row[1], Operation) else row[1][1]
+            print(row[0], *covers)
+        print("configs", *CONFIGS, *OF_ORDER, *OF_CREATION)
+        return 0
     logging.disable(logging.CRITICAL)
     seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
-    pairs: Counter[tuple[str, str]] = Counter()
-    failures = 0
+    met, worlds, failures = Met(), 0, 0
     began = time.process_time()
     for seed in seeds:
-        world, wrong = run_one(seed, args.steps)
+        with planted(PLANTED[args.planted]) if args.planted else nullcontext():
+            world, wrong = run_one(seed, args.steps)
+        worlds += 1
         if wrong is None:
-            pairs += pairs_of(world.done)
+            met.add(world.done)
         else:
             failures += 1
             print(f"python integration/world/run.py --seed {seed}\n    {wrong}", flush=True)
         if args.seed is not None:
             print("\n".join(world.trace))
-    names = sorted(OPERATIONS)
-    few = sorted((pairs[a, b], a, b) for a in names for b in names)
+        if args.pairs and met.least()[0][0] >= args.pairs:
+            break
+    few = met.least()
+    if args.pairs:
+        print(table_of(met.pairs))
     seconds = time.process_time() - began
-    print(f"{len(seeds)} worlds, {failures} failed, {seconds:.0f} CPU s; rarest pairs: {few[:8]}")
-    return 1 if failures else 0
+    print(f"{worlds} worlds, {failures} failed, {seconds:.0f} CPU s; rarest pairs: {few[:8]}")
+    print(f"{met.share():.1%} of all triples of operations met within ten steps")
+    is_short = bool(args.pairs) and few[0][0] < args.pairs
+    return 1 if failures or is_short else 0
 
 
 if __name__ == "__main__":

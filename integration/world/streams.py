@@ -20,10 +20,8 @@ class Stream:
     """One query; the sink has what its batches gave."""
 
     def __init__(self, w: World, url: str, model: LogModel) -> None:
-        self._options = {
-            **{"path": url, "columns": "partition,offset,key,value"},
-            **{"startingOffsets": "earliest", "pollInterval": "0s"},
-        }
+        self._options = {"path": url, "columns": "partition,offset,key,value"}
+        self._options |= {"startingOffsets": "earliest", "pollInterval": "0s"}
         self.model = model
         self.checkpoint: Any = None
         self.planned: Any = None
@@ -46,7 +44,9 @@ class Stream:
         if self.checkpoint is None:
             self.checkpoint = self.reader.initialOffset()
         if self.planned is None:
-            end = json.loads(json.dumps(self.reader.latestOffset(self.checkpoint, ReadAllAvailable())))
+            end = json.loads(
+                json.dumps(self.reader.latestOffset(self.checkpoint, ReadAllAvailable()))
+            )
             if json.dumps(end) == json.dumps(self.checkpoint):
                 self._check_all()
                 return False
@@ -89,7 +89,9 @@ class Stream:
     def _check_all(self) -> None:
         """Checks that nothing is missing at the end, of what no cleaning may remove."""
         model = self.model
-        wanted = list(model.needed(model.version)) if model.is_cleaned else model.shown(model.version)
+        wanted = (
+            list(model.needed(model.version)) if model.is_cleaned else model.shown(model.version)
+        )
         lost = [r for r in wanted if (r.partition, r.offset) not in self.got]
         check(not lost or bool(model.erased), "a stream missed {}", lost)
 

@@ -16,6 +16,8 @@ from clog.storage.errors import (
     NotFoundError,
     OffsetOutOfRangeError,
 )
+from clog.storage.store import open_store
+from clog_testing.published import delta_adds
 
 # --- What becomes smaller
 
@@ -131,21 +133,31 @@ class NamedCut:
     places: tuple[str, ...]
 
 
-@operation("snapshot", "snapshots", weight=2)
+@operation("snapshot", "snapshots", "Cut.home", "Cut.time_ms", "Cut.views", weight=2)
 def name_cut(w: World) -> bool | None:
     home = w.random.choice(sorted(w.logs))
     name = w.random.choice(("a", "b", None))
     keep_ms = w.random.choice((None, HOUR_MS)) if name else None
     try:
-        cut = snapshot(w.url(home), name, keep_ms, clock=w.clock, ids=w.ids)
+        publish = ["delta"] if name and w.random.random() < 0.2 else []
+        cut = snapshot(w.url(home), name, keep_ms, publish=publish, clock=w.clock, ids=w.ids)
+        for url, version in cut.logs.items() if publish else ():
+            shown = cut.views()[url]["delta"]
+            stated = delta_adds(open_store(url), shown)[1]
+            check(stated == version, "a view of {} is of {}, not {}", url, stated, version)
     except AlreadyExistsError:
         check(name in [c.name for c in snapshots(w.url(home))], "no cut {}", name)
         return False
     except CommitConflictError:
         return False
+    except InvalidInputError as e:  # The format has no such type, or no such times.
+        check(bool(publish), "snapshot: {}", e)
+        return False
     except NotFoundError as e:
         check(bool(w.gone), "a member is missing: {}", e)
         return False
+    check((cut.home, cut.name) == (w.url(home), name), "{} is another", cut)
+    check(cut.time_ms <= w.clock.now_ms() + DAY_MS, "{} is of the future", cut)
     names = tuple(sorted(map(w.place_of, cut.logs)))
     w.cuts[f"{home}#{name}"] = NamedCut(cut, names)
     return None
@@ -214,7 +226,10 @@ def read_by_hand(w: World) -> None:
         reader = log.reader("by-hand", interval_ms=0, hold_ms=w.random.choice((0, HOUR_MS)))
         try:
             at = reader.next_offsets()
-        except (NotFoundError, OffsetOutOfRangeError):  # It was overtaken, or missed deletes: it begins again.
+        except (
+            NotFoundError,
+            OffsetOutOfRangeError,
+        ):  # It was overtaken, or missed deletes: it begins again.
             log.forget_reader("by-hand")
             model.by_hand = {}
             return

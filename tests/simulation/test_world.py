@@ -1,6 +1,5 @@
 """The world of everything (`integration/world`): it draws the whole API, and all is right."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,24 +9,36 @@ import pytest
 import clog.cleaner
 import clog.state
 import clog.storage
+from clog.storage.config.log_config import DEFINITIONS
 
 FOLDER = Path(__file__).parents[2] / "integration" / "world"
 NOT_DRAWN = {
-    "Cleaner": "asking lend moved_ms run silent_ms stop",
-    "Cut": "home ids logs name time_ms until_ms views",
-    "Following": "stop",
-    "Log": "append_objects give_offsets handle object_writer url",
-    "NamedReader": "commit commit_at end flush followed name next_offsets position",
-    "StateStore": "after_fork follow get_many is_standby next_offsets positions put_many refresh"
-    " url version",
-    "StateTable": "follow get_many offsets url version",
-    "Table": "narrowed of_key_bytes to_duckdb to_pandas to_polars",
-    "Transaction": "append_objects cover epoch id is_open name_cut note_content number started_ms"
-    " timeout_ms",
-    "clog.storage": "follow",
+    "for the cleaner, the connector and other parts of clog, not for users": {
+        "Cleaner": "asking lend moved_ms silent_ms",
+        "Log": "append_objects handle object_writer",
+        "NamedReader": "commit_at followed",
+        "StateStore": "after_fork",
+        "Table": "narrowed of_key_bytes",
+        "Transaction": "append_objects name_cut note_content",
+    },
+    "goes on until another thread ends it, and a world has one thread": {
+        "Cleaner": "run stop",
+        "Following": "stop",
+        "StateStore": "follow",
+        "StateTable": "follow",
+    },
+    "says what was given to it": {"Log": "url", "StateTable": "url"},
 }
-"""What no row draws: attributes, loops that do not end, connectors' own, and what is still missing:
-given offsets, positions by hand, other forms of a table, standbys."""
+"""What no row draws, and why."""
+PLANTED = {
+    "a stream reads a widened float as it was planned": 0,
+    "names that differ in case are taken": 0,
+    "a cut's home forgets its own records": 0,
+    "a stable end parts a transaction": 0,
+    "a mirror misses deletes": 0,
+    "own lost reply is taken for another's commit": 0,
+}
+"""By bug, a seed whose world finds it."""
 
 
 def run(*options):
@@ -37,21 +48,35 @@ def run(*options):
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("first", "seeds"),
-    [(0, 3), *(pytest.param(100 * i, 100, marks=pytest.mark.nightly) for i in range(1, 4))],
-)
-def test_the_model_and_the_logs_agree(first, seeds):
+def test_the_model_and_the_logs_agree():
     """S1 to S62, as far as a caller sees them: whatever was done before, by whichever handle."""
-    code, output = run("--first", first, "--seeds", seeds)
+    code, output = run("--seeds", 3)
     assert code == 0, output
-    assert f"{seeds} worlds, 0 failed" in output
+    assert "3 worlds, 0 failed" in output
+
+
+@pytest.mark.nightly
+def test_every_pair_of_operations_meets():
+    """S1 to S62: each operation comes within ten steps after each other one, 20 times at least, in
+    worlds in which all was right.
+    """
+    code, output = run("--first", 100, "--seeds", 2000, "--pairs", 20)
+    assert code == 0, output
+    assert " 0 failed" in output
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+@pytest.mark.nightly
+def test_planted_bugs_are_found(bug):
+    """A world that finds nothing may look at nothing: these were faults of earlier versions."""
+    code, output = run("--planted", bug, "--seed", PLANTED[bug])
+    assert code == 1, output
+    assert "1 worlds, 1 failed" in output
 
 
 def test_every_public_operation_is_drawn():
     """A method that is added gets a row, a question, or a reason."""
-    text = (FOLDER / "operations.py").read_text() + (FOLDER / "questions.py").read_text()
-    drawn = set(re.findall(r'"((?:[A-Z]\w+\.)?[a-z_]+)"', text))
+    drawn = set(run("--rows")[1].split())
     classes = [
         *(clog.storage.Log, clog.storage.Table, clog.storage.Transaction),
         *(clog.storage.NamedReader, clog.storage.Following, clog.storage.Cut),
@@ -61,5 +86,15 @@ def test_every_public_operation_is_drawn():
         f"{cls.__name__}.{name}" for cls in classes for name in dir(cls) if name[:1].isalpha()
     }
     public |= {"snapshot", "snapshots", "drop_snapshot", "clog.storage.follow"}
-    left_out = {f"{cls}.{name}" for cls, names in NOT_DRAWN.items() for name in names.split()}
+    left_out = {
+        f"{cls}.{name}"
+        for classes in NOT_DRAWN.values()
+        for cls, names in classes.items()
+        for name in names.split()
+    }
     assert public - drawn == left_out
+
+
+def test_every_config_is_drawn():
+    """A config that is added gets values that worlds give it."""
+    assert set(DEFINITIONS) <= set(run("--rows")[1].split())

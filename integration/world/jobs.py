@@ -3,7 +3,7 @@
 from typing import Any
 
 from lives import stand
-from model import LogModel
+from model import Deal, LogModel
 from operations import (
     ENDED,
     PARTITIONS,
@@ -46,7 +46,7 @@ def append_with_positions(w: World) -> None:
     at = w.fresh(source).stable_offsets()
     id = "copy"
     before = w.fresh(place).positions(id)
-    rows = to_append(w, place, model)
+    rows = to_append(w, place, model, Deal((id, len(w.trace), 0)))
     try:
         with w.calling(process), log.transaction(id, timeout_ms=DAY_MS) as t:
             t.append(rows.data, **rows.how)
@@ -79,7 +79,7 @@ def append_from_elsewhere(w: World) -> None:
     before = w.fresh(place).positions(id)
     number = (w.fresh(place).sequence(id, kind="transaction") or 0) + 1
     at = {0: number, 7: number * 2}
-    rows = to_append(w, place, model)
+    rows = to_append(w, place, model, Deal((id, len(w.trace), 0)))
     try:
         with w.calling(process), log.transaction(id, timeout_ms=DAY_MS, sequence=number) as t:
             check(t.is_open, "{} is committed already", t)
@@ -107,7 +107,7 @@ def mirror_by_hand(w: World) -> bool | None:
     covered = {p: end + w.random.choice((0, 3)) for p, end in enumerate(ends)}
     starts = {p: ends[p] for p in range(PARTITIONS) if w.random.random() < 0.1}
     above = [r for r in expected if (r.offset or 0) >= starts.get(r.partition or 0, 0)]
-    w.expect(place, above)
+    w.expect(place, above, Deal(("mirror", len(w.trace), 0)))
     try:
         with w.calling(process), log.transaction("mirror", timeout_ms=DAY_MS) as t:
             t.cover(covered, start=starts)
@@ -174,7 +174,8 @@ def _worked(w: World, place: str, model: LogModel, store: StateStore) -> bool | 
         return False
     source = w.random.choice(sorted(w.logs))
     at = w.fresh(source).stable_offsets()
-    w.expect(place, [Row(None, key, value) for key, value in put.items()])
+    rows = [Row(None, key, value) for key, value in put.items()]
+    w.expect(place, rows, Deal(("app", len(w.trace), 0)))
     try:
         log = w.fresh(source)
         store.commit({log: at}, missed_deletes=True)

@@ -214,6 +214,7 @@ def back_up(w: World) -> None:
 def restore(w: World) -> None:
     """All logs are as they were copied; who used them begins again, but for state tables."""
     w.restore()
+    w.later(15_000)  # Within ten seconds a handle notices.
     w.kept = [kept for kept in w.kept if kept.survives]
 
 

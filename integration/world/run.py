@@ -65,9 +65,9 @@ def likings(world: World) -> dict[str, float]:
 
 
 def _step(world: World, liked: dict[str, float]) -> None:
-    may = [one for one in OPERATIONS.values() if one.may(world)]
-    weights = [liked[one.name] for one in may]
     while True:
+        may = [one for one in OPERATIONS.values() if one.may(world)]
+        weights = [liked[one.name] for one in may]
         chosen = world.random.choices(may, weights)[0]
         world.trace.append(f"{len(world.trace):3} {chosen.name}")
         world.failed = False

@@ -27,7 +27,7 @@ from clog.storage.errors import (
     InvalidInputError,
     StoreUnavailableError,
 )
-from clog.storage.format import commits, documents
+from clog.storage.format import documents
 from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.store import memory, open_store
 from clog_testing.crash import inside
@@ -490,29 +490,16 @@ def virtual_time(clock: ManualClock) -> Iterator[None]:
 def remembered() -> Iterator[None]:
     """Decodes the same bytes once: many read them, and nobody changes what comes of them."""
     bodies: dict[tuple[str, bytes], Any] = {}
-    parsed: dict[tuple[str, int], Any] = {}
-    real = documents.decode, commits.head_from_json, commits.edit_from_json
+    real = documents.decode
 
     def decode(kind: str, data: bytes, *, where: str) -> Any:
         key = kind, bytes(data)
         if key not in bodies:
-            bodies[key] = real[0](kind, data, where=where)
+            bodies[key] = real(kind, data, where=where)
         return bodies[key]
 
-    def head(value: Any, *, where: str) -> Any:
-        return once("head", value, lambda: real[1](value, where=where))
-
-    def edit(value: Any, *, version: int) -> Any:
-        return once("edit", value, lambda: real[2](value, version=version))
-
-    def once(what: str, value: Any, make: Callable[[], Any]) -> Any:
-        key = what, id(value)
-        if key not in parsed or parsed[key][0] is not value:  # Which stays alive with it.
-            parsed[key] = value, make()
-        return parsed[key][1]
-
-    documents.decode, commits.head_from_json, commits.edit_from_json = decode, head, edit
+    documents.decode = decode
     try:
         yield
     finally:
-        documents.decode, commits.head_from_json, commits.edit_from_json = real
+        documents.decode = real

@@ -9,7 +9,7 @@ append if it failed. Then it asks some of everything that can be asked (`questio
 import copy
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -121,6 +121,8 @@ class World:
         self.done: list[str] = []
         """The names of the operations, in order, for the count of pairs."""
         self.expected: list[Unit] = []
+        self.changed: set[str] = set()
+        """Where the last step made a commit."""
         self.failed = False
         self._observers: dict[str, Log] = {}
         self.broker: Any = None
@@ -225,6 +227,7 @@ class World:
         """Looks at each log's commits since the last step, and checks what they appended; a step
         that was not ``done`` may have appended nothing.
         """
+        self.changed = set()
         for place, model in self.logs.items():
             self._observe(place, model)
         for unit in self.expected:
@@ -250,8 +253,8 @@ class World:
         log = self.observer(place)
         check(log.id == model.log_id, "{} has another log", place)
         store = inside(open_store(self.url(place)))
-        tip = log.version
-        for version in range(model.version + 1, tip + 1):
+        known, tip = model.version, log.version
+        for version in range(known + 1, tip + 1):
             commit = read_commit(store, version)
             edit = edit_of(store, commit.record)
             ends = tuple(commit.head.partitions.end)
@@ -275,10 +278,12 @@ class World:
                 deal.ends.setdefault(model.log_id, version)
             model.raise_start(version, tuple(commit.head.partitions.start))
             model.version = version
-        with suppress(StopIteration):
-            check(
-                log.end_offsets() == dict(enumerate(model.ends[-1][1])), "end offsets of {}", place
-            )
+        if tip > known:
+            self.changed.add(place)
+            ends = dict(enumerate(model.ends[-1][1]))
+            check(log.end_offsets() == ends, "end offsets of {}: {}", place, ends)
+            stable, wanted = log.stable_offsets(), dict(enumerate(model.stable(tip)))
+            check(stable == wanted, "stable offsets of {}: {}, not {}", place, stable, wanted)
 
     def _deal(self, name: Any) -> Deal:
         key = (name.home, name.id, name.epoch, name.number)

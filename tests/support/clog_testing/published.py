@@ -59,6 +59,12 @@ def delta_rows(root: Store, version: int | None = None) -> tuple[list[tuple[byte
     """Returns the sorted pairs of key and value that a version shows, and the version of the log
     that it names.
     """
+    pairs, stated = delta_pairs(root, version)
+    return sorted(pairs), stated
+
+
+def delta_pairs(root: Store, version: int | None = None) -> tuple[list[tuple[Any, Any]], int]:
+    """Returns what `delta_rows` does in no order, and for keys and values of any type."""
     from pyarrow import parquet
 
     adds, stated = delta_adds(root, version)
@@ -72,8 +78,7 @@ def delta_rows(root: Store, version: int | None = None) -> tuple[list[tuple[byte
         assert max(hidden, default=0) < table.num_rows
         kept = [i for i in range(table.num_rows) if i not in hidden]
         shown.append(table.select(_SCHEMA.names).take(pa.array(kept, pa.int64())))
-    rows = [(row["key"], row["value"]) for table in shown for row in table.to_pylist()]
-    return sorted(rows), stated
+    return [(row["key"], row["value"]) for table in shown for row in table.to_pylist()], stated
 
 
 def _hidden(root: Store, vector: dict[str, Any] | None) -> set[int]:
@@ -143,6 +148,12 @@ def iceberg_files(root: Store, version: int | None = None) -> tuple[dict[str, An
 
 def iceberg_rows(root: Store, version: int | None = None) -> tuple[list[tuple[bytes, bytes]], int]:
     """Returns what `delta_rows` does, of an Iceberg table."""
+    pairs, stated = iceberg_pairs(root, version)
+    return sorted(pairs), stated
+
+
+def iceberg_pairs(root: Store, version: int | None = None) -> tuple[list[tuple[Any, Any]], int]:
+    """Returns what `delta_pairs` does, of an Iceberg table."""
     from pyarrow import parquet
     from pyroaring import BitMap64
 
@@ -165,7 +176,7 @@ def iceberg_rows(root: Store, version: int | None = None) -> tuple[list[tuple[by
             assert len(hidden) == vector["record_count"]
         pairs = zip(*(table.column(name).to_pylist() for name in _SCHEMA.names), strict=True)
         rows += [pair for i, pair in enumerate(pairs) if i not in hidden]
-    return sorted(rows), stated
+    return rows, stated
 
 
 def shown_rows(store: Store, mask: ViewMask) -> list[tuple[bytes, bytes, int]]:

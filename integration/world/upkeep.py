@@ -42,6 +42,7 @@ def clean(w: World) -> None:
     with w.calling(process):
         Cleaner(cleaned.values()).run_once(force=w.random.random() < 0.7)
     for p in cleaned:
+        w.look(p)  # A round may end transactions first.
         model = w.logs[p]
         model.is_cleaned = True
         after, now_ms = _there(w, p), w.clock.now_ms()

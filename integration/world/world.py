@@ -228,8 +228,8 @@ class World:
         that was not ``done`` may have appended nothing.
         """
         self.changed = set()
-        for place, model in self.logs.items():
-            self._observe(place, model)
+        for place in self.logs:
+            self.look(place)
         for unit in self.expected:
             wrong = unit.settles is not None and unit.rows and unit.is_found != unit.settles
             check(not wrong, "positions and records are not in one commit: {}", unit)
@@ -240,7 +240,7 @@ class World:
 
     def observe_table(self, place: str, shown: Mapping[Any, Any]) -> None:
         """Compares a table that a step has in its hands, after a look at what it committed."""
-        self._observe(place, self.logs[place])
+        self.look(place)
         model = self.logs[place]
         compare(
             f"a state store of {place}",
@@ -249,7 +249,9 @@ class World:
             model.doubtful(model.version),
         )
 
-    def _observe(self, place: str, model: LogModel) -> None:
+    def look(self, place: str) -> None:
+        """Looks at a log's commits since it was last looked at."""
+        model = self.logs[place]
         log = self.observer(place)
         check(log.id == model.log_id, "{} has another log", place)
         store = inside(open_store(self.url(place)))

@@ -13,8 +13,10 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from random import Random
 
 import jobs
 import upkeep
@@ -38,7 +40,7 @@ def run_one(seed: int, steps: int = STEPS) -> tuple[World, str | None]:
         world = World(seed, Path(folder))
         with virtual_time(world.clock):
             try:
-                liked = likings(world)
+                liked = likings(seed)
                 for _ in range(steps):
                     _step(world, liked)
                     ask(world, 2)
@@ -53,15 +55,24 @@ def run_one(seed: int, steps: int = STEPS) -> tuple[World, str | None]:
     return world, None
 
 
-def likings(world: World) -> dict[str, float]:
+def likings(seed: int) -> dict[str, float]:
     """Returns how often a world does which operation: in every fourth one all equally, so that the
     rare ones meet; in others it likes about a quarter of them, so that many of these meet often.
     """
-    if world.seed % 4 == 0:
+    if seed % 4 == 0:
         return dict.fromkeys(OPERATIONS, 1)
-    return {
-        name: one.weight * world.random.choice((0.1, 0.3, 1, 6)) for name, one in OPERATIONS.items()
-    }
+    random = Random(f"likings of {seed}")
+    return {name: one.weight * random.choice((0.1, 0.3, 1, 6)) for name, one in OPERATIONS.items()}
+
+
+def liking(names: Sequence[str], seeds: Iterable[int]) -> list[int]:
+    """Returns the seeds, first those whose worlds do these operations most often."""
+
+    def share(seed: int) -> float:
+        liked = likings(seed)
+        return -math.prod(liked[name] for name in names) / sum(liked.values()) ** len(names)
+
+    return sorted(seeds, key=share)
 
 
 def _step(world: World, liked: dict[str, float]) -> None:
@@ -132,6 +143,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, help="stop once each pair met so often; print them")
     parser.add_argument("--planted", choices=PLANTED, help="a bug, in all these worlds")
     parser.add_argument("--rows", action="store_true", help="what the rows are and cover")
+    parser.add_argument("--like", nargs="+", default=[], choices=OPERATIONS, metavar="OPERATION")
     args = parser.parse_args()
     if args.rows:
         for row in (*OPERATIONS.items(), *QUESTIONS.items()):
@@ -140,7 +152,11 @@ def main() -> int:
         print("configs", *CONFIGS, *OF_ORDER, *OF_CREATION)
         return 0
     logging.disable(logging.CRITICAL)
-    seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
+    seeds: Sequence[int] = range(args.first, args.first + args.seeds)
+    if args.seed is not None:
+        seeds = [args.seed]
+    elif args.like:  # Of a hundred times as many those that like these most.
+        seeds = liking(args.like, range(args.first, args.first + 100 * args.seeds))[: args.seeds]
     met, worlds, failures = Met(), 0, 0
     began = time.process_time()
     for seed in seeds:

@@ -164,7 +164,7 @@ class Consumer:
 def mirrored(broker: Broker, url: str, **options: Any) -> None:
     """Mirrors the topic into a log, up to its end."""
     with _known(broker):
-        mirroring.mirror(_PATH, url, once=True, **options)
+        mirroring.mirror(_PATH, url, mirroring.MirrorSettings(once=True, **options))
 
 
 @contextmanager

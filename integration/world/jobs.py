@@ -216,13 +216,11 @@ def _ask_standby(w: World, kept: Kept) -> None:
         return  # An undecided transaction comes first.
 
 
-@operation(
-    "StateStore.take_over",
-    weight=1,
-    may=lambda w: any(kept.ask is _ask_standby for kept in w.kept),
-)
+@operation("StateStore.take_over", may=has(_may_store))
 def take_over(w: World) -> bool | None:
     """A standby takes the id, and works."""
+    if not any(kept.ask is _ask_standby for kept in w.kept):
+        stand_by(w)
     kept = w.random.choice([kept for kept in w.kept if kept.ask is _ask_standby])
     w.kept.remove(kept)
     if kept.model in w.gone or not _may_store(kept.model):

@@ -104,7 +104,7 @@ def _columns(w: World) -> tuple[Columns, frozenset[str]]:
 def create(w: World) -> bool | None:
     """A log of bytes, of columns, of rows, ordered, or a mirror; its configs may contradict."""
     place, config = _free(w), _configs(w)
-    kind = w.random.choice(("bytes", "bytes", "columns", "columns", "rows", "ordered", "mirror"))
+    kind = w.random.choice(("bytes", "bytes", "columns", "rows", "ordered", "mirror", "mirror"))
     if kind == "ordered":
         config |= _order_configs(w)
     columns, strict = _columns(w) if kind in ("columns", "rows") else (None, frozenset())

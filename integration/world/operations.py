@@ -451,7 +451,9 @@ def abort(w: World) -> None:
 
 @operation("Log.transactions", "Log.abort_transaction", weight=1)
 def abort_by_id(w: World) -> bool | None:
-    process, _place, _, log = pick(w)
+    """An operator ends what somebody holds, here or in another log."""
+    held = {place for begun in w.open for place in begun.places if place in w.logs}
+    process, _place, _, log = pick(w, held or w.logs)
     listed = log.transactions()
     if not listed:
         return False

@@ -56,11 +56,9 @@ def run_one(seed: int, steps: int = STEPS) -> tuple[World, str | None]:
 
 
 def likings(seed: int) -> dict[str, float]:
-    """Returns how often a world does which operation: in every fourth one all equally, so that the
-    rare ones meet; in others it likes about a quarter of them, so that many of these meet often.
+    """Returns how often a world does which operation: it likes about a quarter of them, so that
+    many of these meet often. In every second world all come equally often (`_next`).
     """
-    if seed % 4 == 0:
-        return dict.fromkeys(OPERATIONS, 1)
     random = Random(f"likings of {seed}")
     return {name: one.weight * random.choice((0.1, 0.3, 1, 6)) for name, one in OPERATIONS.items()}
 
@@ -70,16 +68,19 @@ def liking(names: Sequence[str], seeds: Iterable[int]) -> list[int]:
 
     def share(seed: int) -> float:
         liked = likings(seed)
-        return -math.prod(liked[name] for name in names) / sum(liked.values()) ** len(names)
+        return (
+            -(seed % 2)
+            * math.prod(liked[name] for name in names)
+            / sum(liked.values()) ** len(names)
+        )
 
     return sorted(seeds, key=share)
 
 
 def _step(world: World, liked: dict[str, float]) -> None:
     while True:
-        may = [one for one in OPERATIONS.values() if one.may(world)]
-        weights = [liked[one.name] for one in may]
-        chosen = world.random.choices(may, weights)[0]
+        chosen = _next(world, [one for one in OPERATIONS.values() if one.may(world)], liked)
+        world.tried[chosen.name] += 1
         world.trace.append(f"{len(world.trace):3} {chosen.name}")
         world.failed = False
         done = chosen.run(world)
@@ -87,6 +88,13 @@ def _step(world: World, liked: dict[str, float]) -> None:
         if done is not False:
             world.done.append(chosen.name)
             return
+
+
+def _next(world: World, may: list[Operation], liked: dict[str, float]) -> Operation:
+    if world.seed % 2 and world.random.random() < 0.97:
+        return world.random.choices(may, [liked[one.name] for one in may])[0]
+    least = min(world.tried[one.name] for one in may)  # So the rare ones meet, too.
+    return world.random.choice([one for one in may if world.tried[one.name] <= least + 1])
 
 
 def pairs_of(done: list[str]) -> Counter[tuple[str, str]]:

@@ -8,6 +8,7 @@ append if it failed. Then it asks some of everything that can be asked (`questio
 
 import copy
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -118,6 +119,8 @@ class World:
         """Transactions that were begun, as operations.Begun."""
         self.cuts: dict[str, Any] = {}
         self.trace: list[str] = []
+        self.tried: Counter[str] = Counter()
+        """How often each operation was begun."""
         self.done: list[str] = []
         """The names of the operations, in order, for the count of pairs."""
         self.expected: list[Unit] = []

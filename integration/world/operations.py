@@ -28,7 +28,7 @@ from clog.storage.errors import (
 
 PARTITIONS = 3
 KEY_COUNT = 9
-IDS = ("shop", "bank")
+IDS = ("shop", "bank", "till", "desk")
 HOUR_MS = 3_600_000
 
 
@@ -350,7 +350,9 @@ def begin_visibly(w: World) -> bool | None:
 
 
 def _begin(w: World, *, visible: bool) -> bool | None:
-    process, place, model, log = pick(w)
+    held = {one.home for one in w.open if one.visible and one.home in w.logs}
+    together = visible and held and w.random.random() < 0.7  # They meet in one log.
+    process, place, model, log = pick(w, held if together else w.logs)
     if model.is_fed or (visible and model.takes_offsets):
         return False
     id, timeout_ms = w.random.choice(IDS), w.random.choice((60_000, DAY_MS))

@@ -63,7 +63,7 @@ def test_every_pair_of_operations_meets():
 @pytest.mark.parametrize("bug", PLANTED)
 @pytest.mark.nightly
 def test_planted_bugs_are_found(bug):
-    """S61: a world that finds nothing may look at nothing; these were faults of earlier versions."""
+    """S61: a world that finds nothing may look at nothing; these were here once."""
     code, output = run("--planted", bug, "--seed", PLANTED[bug])
     assert code == 1, output
     assert "1 worlds, 1 failed" in output

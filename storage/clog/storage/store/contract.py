@@ -276,7 +276,9 @@ def _fewer(requests: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return [(requests[i][0], requests[j][1]) for i, j in zip(first, ends, strict=True)]
 
 
-def cut(ranges: Sequence[tuple[int, int]], fetched: Sequence[tuple[int, bytes]]) -> list[bytes]:
+def bytes_of(
+    ranges: Sequence[tuple[int, int]], fetched: Sequence[tuple[int, bytes]]
+) -> list[bytes]:
     """Returns the bytes of each range, given ``(start, bytes)`` of each request of `coalesce`."""
     found = []
     for start, end in ranges:

@@ -43,11 +43,11 @@ from clog.storage.store.contract import (
     Store,
     StoredObject,
     begin_in_thread,
+    bytes_of,
     check_path,
     check_prefix,
     check_range,
     coalesce,
-    cut,
     is_temporary,
     not_found,
 )
@@ -148,7 +148,7 @@ class RemoteStore:
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         pieces = coalesce(ranges)
         if len(pieces) <= 1 or "::" in self._location.url:
-            return cut(ranges, [(start, self.get(path, start, end)) for start, end in pieces])
+            return bytes_of(ranges, [(start, self.get(path, start, end)) for start, end in pieces])
         starts = [start for start, _ in pieces]
         try:
             fs, name = self._locate(path)
@@ -162,7 +162,7 @@ class RemoteStore:
             if failure_of(e) != "past the end":
                 raise self._error("get", path, e) from self._without_secrets(e)
             data = [self.get(path, start, end) for start, end in pieces]
-        return cut(ranges, list(zip(starts, data, strict=True)))
+        return bytes_of(ranges, list(zip(starts, data, strict=True)))
 
     def begin(self, call: Callable[[], Any]) -> Callable[[], Any]:
         return begin_in_thread(call)

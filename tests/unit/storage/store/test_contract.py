@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clog.storage import InvalidInputError
-from clog.storage.store.contract import COALESCE_GAP_BYTES, REQUESTS_FEW, check_path, coalesce, cut
+from clog.storage.store.contract import (
+    COALESCE_GAP_BYTES,
+    REQUESTS_FEW,
+    bytes_of,
+    check_path,
+    coalesce,
+)
 
 SIZE = 6 * COALESCE_GAP_BYTES
 bounds = st.tuples(st.integers(0, SIZE + 10), st.integers(0, SIZE + 10))
@@ -54,7 +60,7 @@ def test_ranges_are_cut_out_of_the_requests(ranges, size):
     """As if each had been read by itself, even if the object ends before."""
     data = bytes(i * 31 % 251 for i in range(1000)) * (size // 1000)
     fetched = [(start, data[start:end]) for start, end in coalesce(ranges)]
-    assert cut(ranges, fetched) == [data[start:end] for start, end in ranges]
+    assert bytes_of(ranges, fetched) == [data[start:end] for start, end in ranges]
 
 
 @given(st.text(max_size=20))

@@ -28,7 +28,7 @@ _KEEP_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Access:
     """The arguments with which a run opens all its logs; see `Log.create`."""
 
     storage_options: Mapping[str, object] | None = field(default=None, repr=False)

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clog.bridge.access import Access
 from clog.bridge.decoding import (
     OF_LETTERS,
     TIMEOUT_MS,
@@ -31,7 +32,6 @@ from clog.bridge.decoding import (
     letters_of,
     place_of,
 )
-from clog.bridge.reach import Reach
 from clog.bridge.target import ID
 from clog.bridge.topic import Columns
 from clog.storage import Clock, Ids, InvalidInputError, Log, SystemClock, SystemIds
@@ -88,14 +88,14 @@ def replay(
     >>> replay("orders-dead", "orders", decode="json").records  # doctest: +SKIP
     1
     """
-    reach = Reach(
+    access = Access(
         storage_options=storage_options,
         single_writer=single_writer,
         clock=clock or SystemClock(),
         ids=ids or SystemIds(),
     )
     decoding = Decoding(values=decode) if isinstance(decode, str) else decode
-    return played(reach.opened(dead_letters), reach.opened(url), decoding, on_progress)
+    return played(access.opened(dead_letters), access.opened(url), decoding, on_progress)
 
 
 def played(

@@ -34,6 +34,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from clog.bridge.access import Access, committed
 from clog.bridge.decoding import (
     OFFSET,
     PARTITION,
@@ -44,7 +45,6 @@ from clog.bridge.decoding import (
     Typed,
     letters_of,
 )
-from clog.bridge.reach import Reach, committed
 from clog.bridge.topic import (
     SYSTEM,
     WAIT_MS,
@@ -90,7 +90,7 @@ INTERVAL_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorSettings(Reach):
+class MirrorSettings(Access):
     """How topics are mirrored, and how logs are opened, created and continued.
 
     Attributes:

@@ -32,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clog.bridge.access import committed
 from clog.bridge.capturing.settings import CaptureSettings
 from clog.bridge.capturing.tables import (
     HASH,
@@ -43,7 +44,6 @@ from clog.bridge.capturing.tables import (
     masked,
     sliced,
 )
-from clog.bridge.reach import committed
 from clog.storage import InvalidInputError, SourceError, SourceReplacedError, Transaction
 from clog.storage.spi import (
     Inside,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final
 
-from clog.bridge.reach import Reach
+from clog.bridge.access import Access
 from clog.storage.spi import dataclass
 
 INTERVAL_MS: Final = 250
@@ -16,7 +16,7 @@ INTERVAL_MS: Final = 250
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableSettings(Reach):
+class TableSettings(Access):
     """Which tables of a database are captured or compared, and how their logs are opened.
 
     Attributes:

@@ -627,15 +627,15 @@ def verify_capture_mysql(
     >>> verify_capture_mysql("mysql://me@localhost/shop", "shop").is_equal  # doctest: +SKIP
     True
     """
-    reach = settings or TableSettings()
-    home = reach.opened(url)
-    with Server(dsn, reach.ids) as server:
+    access = settings or TableSettings()
+    home = access.opened(url)
+    with Server(dsn, access.ids) as server:
         if not (sources := home.positions(ID)):
             raise no_home(home.url)
         if (origin := server.origin().name) not in sources:
             raise other_database(home.url, sources, origin)
-        choice = server.choice(reach.tables, reach.exclude)
-        with reach.cut(home.url, f"verify-{reach.ids.new_id()}") as cut:  # E1
+        choice = server.choice(access.tables, access.exclude)
+        with access.cut(home.url, f"verify-{access.ids.new_id()}") as cut:  # E1
             known = _Known.read(home, cut)
             with server.held() as held:  # E2
                 until = end_of(server.files())
@@ -644,8 +644,8 @@ def verify_capture_mysql(
                 changed.read(until)  # E3
                 found = []
                 for one in changed.compared():
-                    reach.on_progress(one.what)
-                    log = reach.opened(one.url)
+                    access.on_progress(one.what)
+                    log = access.opened(one.url)
                     found.append(one.verified(held, log, cut, known.hash_key))
     return VerifiedCapture(home.url, position_text(until), tuple(found), changed.skipped)
 

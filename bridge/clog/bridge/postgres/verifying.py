@@ -64,11 +64,11 @@ def verify_capture(dsn: str, url: str, settings: TableSettings | None = None) ->
     >>> verify_capture("postgres://me@localhost/shop", "shop").is_equal  # doctest: +SKIP
     True
     """
-    reach = settings or TableSettings()
-    home = _Home.read(reach.opened(url))
+    access = settings or TableSettings()
+    home = _Home.read(access.opened(url))
     source = Source(dsn)
     home.check(source)
-    name = f"verify-{reach.ids.new_id()}"
+    name = f"verify-{access.ids.new_id()}"
     with source.talking(), source.connected() as ask, source.connected() as held:
         slot = name.replace("-", "_").lower()
         if ask.slot(home.slot) is None:
@@ -76,17 +76,17 @@ def verify_capture(dsn: str, url: str, settings: TableSettings | None = None) ->
         ask.rows("select pg_copy_logical_replication_slot(%s, %s, true)", [home.slot, slot])  # V1
         held.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         ((text,),) = held.rows("select pg_current_wal_insert_lsn()::text")  # V2
-        choice = Choice(tuple(reach.tables), tuple(reach.exclude), events=True)
+        choice = Choice(tuple(access.tables), tuple(access.exclude), events=True)
         plans, skipped = _plans(held, source, home, choice)
-        with reach.cut(home.url, name) as cut:  # V3
+        with access.cut(home.url, name) as cut:  # V3
             changed = _changed(ask, slot, home, plans)  # V4
             found = []
             for one in plans:
                 if changed[one.table.oid] is None:
                     skipped[one.table.what] = "it was emptied in the meantime"
                     continue
-                reach.on_progress(one.table.what)
-                log = reach.opened(one.url)
+                access.on_progress(one.table.what)
+                log = access.opened(one.url)
                 found.append(one.verified(held, log, cut, changed[one.table.oid] or ()))
     return VerifiedCapture(home.url, lsn_text(lsn_of(text)), tuple(found), skipped)
 

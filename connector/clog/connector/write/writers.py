@@ -10,25 +10,17 @@ is the query, by its id (which is in the checkpoint), or has the name given by `
 in complete mode each batch would be the whole result (``docs/decisions/0023-complete-mode.md``).
 
 *Is this the log that the query has written to* (S47)? Spark's checkpoint remembers nothing about a
-sink, so the log must: each query leaves its writer entry with its first batch or, if that has no
-rows, an entry with sequence -1, in a separate commit. So a query that comes with a later batch and
-has no entry did not write to this log: the log was deleted and recreated, or the query wrote to
-another path, in another format, or under another ``writerId``. What it wrote before is not here,
-and readers would never know. A batch's number is known only at its commit, after the tasks have
-written to the log: if there was no log, the query has created one when it began, which remains,
-empty, after the refusal.
+sink, so each query leaves its writer entry with its first batch or, if that has no rows, an entry
+with sequence -1. A query that comes with a later batch and has no entry did not write to this log,
+and is refused: readers would never know what is missing. If there was no log, the one that the
+query has created when it began remains, empty: a batch's number is known only at its commit.
 
 *Does a repeated batch have the same rows*? Spark runs a batch again, under its number, when it does
-not know that it was committed; the log already has it then, and keeps its first rows. If these
-differ from the rows now, one of three things happened, and the log cannot tell which:
-- The checkpoint was restored or copied: this is another batch under the same number, and its rows
-  would be lost.
-- The query is not deterministic: random numbers, the time.
-- Its source was cleaned since: it returns fewer rows, or none.
-So that is an error, unless ``failOnChangedBatch`` is false, also if no row is left. The hashes that
-are compared first depend on the order of rows and on how tasks share them, which a shuffle does not
-repeat. Only if they differ, both sets of rows are read and compared regardless of order, which
-costs a look at each of their objects.
+not know that it was committed; the log keeps its first rows. If these differ, even if no row is
+left, it is an error, unless ``failOnChangedBatch`` is false: the checkpoint was restored or copied,
+and the rows of another batch would be lost; the query is not deterministic; or its source was
+cleaned since (``docs/decisions/0028-a-batch-that-runs-again.md``). The hashes that are compared
+first depend on the order of rows, which a shuffle does not repeat: if they differ, rows are read.
 """
 
 import logging

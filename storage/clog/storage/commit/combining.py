@@ -7,24 +7,17 @@ under contention are its *operations* 1, 2, 3 …, one at a time; a group of app
 together is one operation. The *answer* to an operation, applied or withdrawn, is in the head from
 the commit that gives it, for some time; there the author finds it.
 
-F1. *Propose*, after a lost race or while others combine. The objects are written as usual. What a
-    commit needs to know about them is posted under a name that contains the *stamp*, a version at
-    which the operation was known not to be applied.
-F2. *Wait*, following the commits. A few of the waiting authors list the proposals; the first of
-    them, in an order drawn for each version, combines, and the next one if the first does not.
-    Correctness does not depend on this order.
-F3. *Combine.* List the newest proposals and take the eligible ones in order, each prepared on the
-    head that the ones before it leave. Those that the head refuses are left out without an answer.
-    While writers combine, every commit does this, the cleaner's too.
+F1. *Propose*, after a lost race or while others combine, under a name that contains the *stamp*, a
+    version at which the operation was known not to be applied.
+F2. *Wait*, following the commits. One of the waiting authors combines, by an order drawn for each
+    version, or the next one in its place; correctness does not depend on this order.
+F3. *Combine.* Take the newest proposals in order, each prepared on the head that the ones before it
+    leave; what the head refuses is left out. While writers combine, every commit does this.
 F4. *Learn.* If the head has the answer, the operation is done. No answer means that it has not been
     applied, unless answers since the last look were already forgotten: then the outcome is unknown.
-    An operation with an old stamp is posted again under the same number.
-    A writer that cannot propose its commit, such as the cleaner, asks for a *turn* after a lost
-    race: a proposal of that kind, for which the combining author pauses once.
-F5. *Give up* with a commit that withdraws the operation, if the author's own head refuses what it
-    posted. The outcome of an operation that can be neither committed nor withdrawn is reported as
-    unknown; an interrupt makes no requests. The author's next commit, of any kind, then ends what
-    others could still take.
+    A writer that cannot propose, such as the cleaner, asks for a *turn*: the author waits once.
+F5. *Give up* with a commit that withdraws the operation, if the author's own head refuses it. If
+    that fails, the outcome is unknown. An interrupt makes no requests; the next commit does this.
 
 Like a duplicate, an answer counts only in a version that is certain to be committed (COMMIT.md §1,
 §4). Deleting a proposal is always safe: its author posts it again, or commits it.

@@ -8,23 +8,8 @@ A snapshot is due (K3) when the edits carried since the last one weigh as much a
 commit with a version divisible by 4 carries all edits since, so then neither costs more than the
 other, however large.
 
-`Turns` are taken without a lock (decision 0011). Every writer of a log sees who committed recently:
-all commit ids of one handle begin with its *prefix*, so the prefixes of the newest commits count
-the *rivals*. Each writer waits a random part of the same *window*, one try's duration per rival:
-
-- A loser waits before it follows and tries again, and waits less the more often it has lost;
-  if it waited longer, it would lose even more often to recent winners.
-- A winner that lost recently also waits before its next try, counted from its last win, so that
-  the others get in.
-
-A writer that has not lost for a while does not wait, because then no one else commits. Correctness
-does not depend on turns.
-
-`StoreClock` compares this machine's clock with the store's (K2, §5; decision 0012). Commit times
-never go back, so a single commit from a clock that is years ahead would move all later ones. Hence
-a handle whose clock is ahead of the newest commit, or of what the monotonic clock predicts, asks
-the store for its time before it commits. It asks once; after that the monotonic clock tracks the
-store's time. A manual clock is unrelated to the store's and is never compared.
+Writers of one log take `Turns` without a lock; correctness does not depend on them. `StoreClock`
+keeps a clock that is years ahead from committing: commit times never go back.
 
 A writer whose log is deleted under it leaves files in a folder that no one reads: pages, an edit, a
 snapshot, objects, and the commit itself. `Committer.withdraw` deletes exactly these, since other
@@ -636,8 +621,19 @@ def committers_of(commit: Commit, records: Sequence[EditRecord]) -> int:
 
 
 class Turns:
-    """Decides when one handle tries to commit. ``first_id``: its ids share the prefix of this one.
-    Not safe for threads.
+    """Decides when one handle tries to commit (decision 0011). ``first_id``: its ids share the
+    prefix of this one. Not safe for threads.
+
+    Every writer of a log sees who committed recently: all commit ids of one handle begin with its
+    *prefix*, so the prefixes of the newest commits count the *rivals*. Each writer waits a random
+    part of the same *window*, one try's duration per rival:
+
+    - A loser waits before it follows and tries again, and waits less the more often it has lost;
+      if it waited longer, it would lose even more often to recent winners.
+    - A winner that lost recently also waits before its next try, counted from its last win, so
+      that the others get in.
+
+    A writer that has not lost for a while does not wait, because then no one else commits.
     """
 
     def __init__(self, first_id: str, *, clock: Clock, ids: Ids) -> None:
@@ -737,6 +733,11 @@ def store_now_ms(store: Store, *, clock: Clock, ids: Ids) -> int | None:
 class StoreClock:
     """The store's time as far as it is known here; ``ahead_ms``: the lead of the wall clock over
     the monotonic one at the start. Not safe for threads.
+
+    A single commit from a clock that is years ahead would move all later ones (K2, §5; decision
+    0012). Hence a handle whose clock is ahead of the newest commit, or of what the monotonic clock
+    predicts, asks the store for its time before it commits. It asks once; after that the monotonic
+    clock tracks the store's time. A manual clock is never compared.
     """
 
     def __init__(self, store: Store, ahead_ms: int, *, clock: Clock, ids: Ids) -> None:

@@ -22,8 +22,7 @@ Q4. All appends of a commit with an unknown outcome report it. A group's outcome
     that, none is committed twice, and the others are still in the queue, where the next holder of
     the lock leads.
 
-There are no extra threads and no waiting for company: a lone append is a group of one at no extra
-cost. Only the lock says that someone leads, and an interrupt releases it (`env`).
+There are no extra threads and no waiting for company: a lone append is a group of one.
 """
 
 import logging

@@ -36,6 +36,14 @@ def store(clocked_store):
     return clocked_store
 
 
+@pytest.fixture
+def log(make_log):
+    """A log of one partition with twelve records, each of another key."""
+    made = make_log(1, **PLAIN)
+    made.append(rows(0))
+    return made
+
+
 def holding(store, *words):
     """The paths of the files that contain one of these words."""
     data = {found.path: store.get(found.path) for found in store.list("")}
@@ -167,10 +175,8 @@ def test_what_died_by_no_pass_stays(make_log, store, clock):
     assert records(log) == others
 
 
-def test_later_appends_are_not_covered(make_log, store, clock):
+def test_later_appends_are_not_covered(log, store, clock):
     """S59: the receipt names the version, and later records stay."""
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
     log.erase(["k03"], notify=False)
     log.append([{"key": "k03", "value": "a second life"}])
     rounds_until_done(log, clock)
@@ -193,10 +199,8 @@ def test_no_older_value_shows_on_the_way(make_log, store, clock):
         assert shown in ([b"2", b"1"], []), version
 
 
-def test_a_request_is_one_commit_and_shows_what_it_waits_for(make_log, store, clock):
+def test_a_request_is_one_commit_and_shows_what_it_waits_for(log):
     """S59: from the request on `erasures` and `describe` show the reason."""
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
     request = log.erase(["k03"])
     assert request.version == 2
     assert "secret" not in repr(request)
@@ -227,11 +231,13 @@ def test_a_refused_request_leaves_nothing(make_log, store, keys, said):
     assert log.erasures() == []
 
 
-def test_a_cut_holds_an_erasure_up(make_log, store, clock):
-    """S59, S69: pending, with the holder, until it is released."""
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
-    name_cut(log.handle, "month-end", None)
+@pytest.mark.parametrize("publish", [(), ("delta",)], ids=["a cut", "a published one"])
+def test_a_cut_holds_an_erasure_up(log, store, clock, publish):
+    """S59, S69: pending, with the holder, until it is released; not the view, where no other
+    publication releases what the cut shows.
+    """
+    pytest.importorskip("pyroaring")
+    name_cut(log.handle, "month-end", None, publish=publish)
     log.erase(["k03"], notify=False)
     cleaner = Cleaner(log)
     for _ in range(4):
@@ -245,28 +251,13 @@ def test_a_cut_holds_an_erasure_up(make_log, store, clock):
     assert holding(store, b"-of-k03") == set()
 
 
-def test_a_published_cut_is_named(make_log, store, clock):
-    """S59: not the view, where no other publication releases what the cut shows."""
-    pytest.importorskip("pyroaring")
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
-    name_cut(log.handle, "month-end", None, publish=["delta"])
-    log.erase(["k03"], notify=False)
-    Cleaner(log).run_once()
-    assert "the cut 'month-end' of" in log.erasures()[0].reason
-    drop_cut(log.handle, "month-end")
-    rounds_until_done(log, clock)
-
-
 @pytest.mark.parametrize("name", ["delta", "iceberg"])
-def test_a_published_view_is_named(make_log, store, clock, name):
+def test_a_published_view_is_named(log, store, clock, name):
     """S59: it shows an earlier version until it is published again, and file.delete.delay.ms after
     that.
     """
     pytest.importorskip("pyroaring")
     pytest.importorskip("fastavro")
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
     log.publish(name)
     log.erase(["k03"], notify=False)
     for _ in range(3):  # A round of a cleaner would publish, too.
@@ -326,10 +317,8 @@ def test_readers_are_asked_for_once_and_only_if_they_decide(make_log, store, clo
         assert len([path for path in noting.listed if "/readers/" in path]) == asked
 
 
-def test_an_undecided_transaction_is_named(make_log, store, clock):
+def test_an_undecided_transaction_is_named(log, store, clock):
     """H-E15: undecided rows are killed once they are decided, either way."""
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
     open_one = log.transaction("job", visible=True)
     open_one.append([{"key": "k03", "value": "undecided-of-k03"}])
     log.erase(["k03"], notify=False)
@@ -357,10 +346,8 @@ def test_a_sleeper_brings_nothing_back(make_log, store, clock):
     assert holding(store, b"-of-k03") == set()
 
 
-def test_a_sleeping_append_is_refused_once_the_receipt_is_there(make_log, store, clock):
+def test_a_sleeping_append_is_refused_once_the_receipt_is_there(log, store, clock):
     """H-E2, H-E15: objects from before the request are below the orphan floor by then."""
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
     sleeper = Log.open(store, clock=clock)
     writer = sleeper.object_writer()
     writer.add(
@@ -403,10 +390,8 @@ def test_what_a_killed_publisher_leaves_holds_nothing_up(tmp_path, clock):
         *(".probe-k03", "metadata/notes.txt"),
     ],
 )
-def test_a_file_that_nobody_knows_holds_it_up(make_log, store, clock, path):
+def test_a_file_that_nobody_knows_holds_it_up(log, clock, path):
     """S60: what may contain anything is named, not skipped, in the folders of views as well."""
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
     log.publish("delta")
     root = log.handle.standing.root
     folder = documents.folder_of(log.handle.standing.log_id)
@@ -423,10 +408,8 @@ def test_a_file_that_nobody_knows_holds_it_up(make_log, store, clock, path):
     rounds_until_done(log, clock)
 
 
-def test_a_file_that_holds_an_erasure_up_is_looked_for_each_ten_minutes(make_log, store, clock):
+def test_a_file_that_holds_an_erasure_up_is_looked_for_each_ten_minutes(log, store, clock):
     """COMMIT.md E7: other rounds list nothing."""
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
     log.erase(["k03"], notify=False)
     store.put("README", b"not the log's")
     noting = NotingStore(store)
@@ -445,10 +428,8 @@ def test_a_file_that_holds_an_erasure_up_is_looked_for_each_ten_minutes(make_log
     assert [one.state for one in log.erasures()] == ["done"]
 
 
-def test_a_lost_request_is_told_and_holds_nothing_else_up(make_log, store, clock):
+def test_a_lost_request_is_told_and_holds_nothing_else_up(log, store):
     """S28: the round reports what is missing, and cleans all the same."""
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
     request = log.erase(["k03"])
     log.handle.store.delete(documents.erasure_path(request.id))
     log.append(rows(1))
@@ -468,10 +449,8 @@ def clean_for_days(log, clock):
 
 @pytest.mark.parametrize("path", [documents.erasure_path, documents.begun_receipt_path])
 @pytest.mark.parametrize("rounds", [0, 1], ids=["before it is killed", "before it is swept"])
-def test_a_lost_document_holds_up_its_own_erasure_alone(make_log, store, clock, path, rounds):
+def test_a_lost_document_holds_up_its_own_erasure_alone(log, store, clock, path, rounds):
     """S59: the others get their receipts, and each round reports what is missing."""
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
     asked = [log.erase([key], notify=False) for key in ("k03", "k05", "k07")]
     for _ in range(rounds):
         Cleaner(log).run_once()
@@ -484,10 +463,8 @@ def test_a_lost_document_holds_up_its_own_erasure_alone(make_log, store, clock, 
     assert states == {one.id: "pending" if one is lost else "done" for one in asked}
 
 
-def test_documents_of_an_erasure_that_do_not_fit(make_log, store, clock):
+def test_documents_of_an_erasure_that_do_not_fit(log, store, clock):
     """S59: they hold up that erasure alone, and are named."""
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
     one, two = log.erase(["k03"], notify=False), log.erase(["k05", "k07"], notify=False)
     begun = [documents.begun_receipt_path(asked.id) for asked in (one, two)]
     log.handle.store.put(begun[0], log.handle.store.get(begun[1]))
@@ -552,10 +529,8 @@ def test_what_holds_a_key_is_written_once(make_log, store, clock):
     assert len(records(log)) == 8 * 3000 - 2001
 
 
-def test_followers_learn_it(make_log, store, clock, tmp_path):
+def test_followers_learn_it(log, clock, tmp_path):
     """S41, S59: by the tombstone; without one, readers that had read the records get an error."""
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
     for notify in (True, False):
         version, end = log.version, log.end_offsets()[0]
         log.erase(["k03" if notify else "k05"], notify=notify)
@@ -615,10 +590,8 @@ def test_a_log_that_takes_offsets(store, clock):
     assert log.end_offsets() == {0: 8}
 
 
-def test_receipts_are_a_chain(make_log, store, clock):
+def test_receipts_are_a_chain(log, store, clock):
     """S60: numbers without gaps, each with the hash of its predecessor."""
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
     for key in ("k01", "k02"):
         log.erase([key], notify=False)
         rounds_until_done(log, clock)
@@ -633,10 +606,8 @@ def test_receipts_are_a_chain(make_log, store, clock):
     assert not [found for found in store.list("") if "/erasures/" in found.path]
 
 
-def test_what_an_erasure_costs_does_not_grow_with_their_number(make_log, store, clock):
+def test_what_an_erasure_costs_does_not_grow_with_their_number(log, store, clock):
     """COMMIT.md E7: of the receipts of earlier erasures, only the newest are read."""
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
     for n in range(6):
         log.erase([f"k{n:02}"], notify=False)
         rounds_until_done(log, clock)
@@ -647,12 +618,10 @@ def test_what_an_erasure_costs_does_not_grow_with_their_number(make_log, store, 
     assert [path[-7:] for path in noting.receipts] == ["05.json", "04.json"]
 
 
-def test_erasures_that_end_together_share_what_that_costs(make_log, store, clock):
+def test_erasures_that_end_together_share_what_that_costs(log, store, clock):
     """COMMIT.md E7: everything is listed once for all of them, and none reads the receipts of the
     others.
     """
-    log = make_log(1, **PLAIN)
-    log.append(rows(0))
     listed = {}
     for keys in (["k00"], [f"k{n:02}" for n in range(1, 9)]):
         for key in keys:

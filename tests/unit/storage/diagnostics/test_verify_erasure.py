@@ -70,14 +70,9 @@ def erased(tmp_path_factory):
     name_cut(log.handle, "billing", DAY_MS, publish=["delta", "iceberg"])
     drop_cut(log.handle, "billing")
     request = log.erase([KEY, *NAMES, b"value"])
-    cleaner = Cleaner(log)
-    for _ in range(7):
-        cleaner.run_once()
-        clock.advance(DAY_MS + 1)
+    receipt = carried_out(log, clock)
     log.append([{"key": "carol", "value": "2"}])
-    (done,) = log.erasures()
-    assert done.state == "done", done.reason
-    return root, done.receipt, request.secret
+    return root, receipt, request.secret
 
 
 @pytest.fixture
@@ -86,6 +81,19 @@ def copied(erased, tmp_path):
     root = tmp_path / "log"
     shutil.copytree(erased[0], root)
     return root
+
+
+def carried_out(log, clock, *published):
+    """The receipt of the one erasure that was asked for."""
+    cleaner = Cleaner(log)
+    for _ in range(7):
+        cleaner.run_once()
+        for name in published:
+            log.publish(name)
+        clock.advance(DAY_MS + 1)
+    (done,) = log.erasures()
+    assert done.state == "done", done.reason
+    return done.receipt
 
 
 def verified(root, erased, **given):
@@ -196,6 +204,19 @@ def newest(root, name):
     return max(folder(root).glob(f"{name}/*.json"))
 
 
+def parquet(table, **options):
+    """A file as the writer of objects makes it, but for these options; without its checksum."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **{"use_dictionary": False, "store_schema": False, **options})
+    return sink.getvalue().to_pybytes()
+
+
+def with_other_bytes_in_its_footer(data, old, new):
+    """The file with its checksum, after bytes of its footer were replaced."""
+    size = footer_size(data)
+    return with_sum(data[:-size] + data[-size:].replace(old, new))
+
+
 def parquet_of(keys):
     table = pa.table(
         {"key": keys, "value": [b"v"] * len(keys), "timestamp": [0] * len(keys)},
@@ -203,16 +224,17 @@ def parquet_of(keys):
             [("key", pa.binary()), ("value", pa.binary()), ("timestamp", pa.timestamp("us", "UTC"))]
         ),
     )
-    sink = pa.BufferOutputStream()
-    options = {"use_dictionary": False, "store_schema": False, "write_statistics": False}
-    pq.write_table(table, sink, **options)
-    return with_sum(sink.getvalue().to_pybytes())
+    return with_sum(parquet(table, write_statistics=False))
 
 
-def with_sum(data, index=b""):
-    size = TAIL_BYTES + int.from_bytes(data[-TAIL_BYTES:-4], "little")
+def footer_size(data):
+    return TAIL_BYTES + int.from_bytes(data[-TAIL_BYTES:-4], "little")
+
+
+def with_sum(data):
+    size = footer_size(data)
     footer = data[-size:]
-    return data[:-size] + index + xxhash.xxh3_128_digest(footer) + footer
+    return data[:-size] + xxhash.xxh3_128_digest(footer) + footer
 
 
 def in_an_orphan(root):
@@ -226,7 +248,7 @@ def in_an_object(root):
 def behind_pages(root):
     path = objects(root)["small"]
     data = path.read_bytes()
-    size = TAIL_BYTES + 16 + int.from_bytes(data[-TAIL_BYTES:-4], "little")
+    size = footer_size(data) + 16
     path.write_bytes(data[:-size] + b"alice" + data[-size:])
 
 
@@ -256,37 +278,26 @@ def in_a_footer(root):
     """Statistics of a value that no row has."""
     path = objects(root)["small"]
     table = pq.read_table(path)
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, use_dictionary=False, store_schema=False)
-    data = sink.getvalue().to_pybytes()
     least = min(table.column("key").to_pylist())
-    size = TAIL_BYTES + int.from_bytes(data[-TAIL_BYTES:-4], "little")
-    footer = data[-size:].replace(least, bytes(len(least)))
-    path.write_bytes(with_sum(data[:-size] + footer))
+    made = with_other_bytes_in_its_footer(parquet(table), least, bytes(len(least)))
+    path.write_bytes(made)
 
 
 def in_metadata(root):
     path = objects(root)["small"]
     table = pq.read_table(path).replace_schema_metadata({"note": KEY})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, use_dictionary=False)
-    path.write_bytes(with_sum(sink.getvalue().to_pybytes()))
+    path.write_bytes(with_sum(parquet(table, store_schema=True)))
 
 
 def in_a_dictionary(root):
     path = objects(root)["small"]
-    sink = pa.BufferOutputStream()
-    pq.write_table(pq.read_table(path), sink, use_dictionary=True, store_schema=False)
-    path.write_bytes(with_sum(sink.getvalue().to_pybytes()))
+    path.write_bytes(with_sum(parquet(pq.read_table(path), use_dictionary=True)))
 
 
 def in_another_column(root):
     path = objects(root)["small"]
     table = pq.read_table(path)
-    table = table.append_column("note", pa.array([b"x"] * len(table)))
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, use_dictionary=False, store_schema=False)
-    path.write_bytes(with_sum(sink.getvalue().to_pybytes()))
+    path.write_bytes(with_sum(parquet(table.append_column("note", pa.array([b"x"] * len(table))))))
 
 
 def in_a_commit(root):
@@ -480,11 +491,9 @@ def as_an_empty_folder(root):
 
 def an_orphan_of(root, table, **options):
     """A data object that nobody refers to, and its path."""
-    sink = pa.BufferOutputStream()
-    options |= {"use_dictionary": False, "store_schema": False, "compression": "none"}
-    pq.write_table(table, sink, write_statistics=False, **options)
     path = folder(root) / f"data/{0:020d}-{'a' * 32}.parquet"
-    path.write_bytes(with_sum(sink.getvalue().to_pybytes()))
+    options = {"compression": "none", "write_statistics": False, **options}
+    path.write_bytes(with_sum(parquet(table, **options)))
     return path
 
 
@@ -517,14 +526,10 @@ def in_the_padding_of_a_page(root):
 def in_statistics_of_a_page(root):
     """Its header differs from its rows."""
     table = ROWS.set_column(1, "value", pa.array([b"1", b"2", b"3"], pa.binary()))
-    sink = pa.BufferOutputStream()
-    options = {"use_dictionary": False, "store_schema": False, "compression": "none"}
-    pq.write_table(table, sink, write_statistics=["timestamp"], **options)
-    data = sink.getvalue().to_pybytes()
+    path = an_orphan_of(root, table, write_statistics=["timestamp"])
+    data = path.read_bytes()
     at = data.index((9).to_bytes(8, "little"))
-    (folder(root) / f"data/{0:020d}-{'a' * 32}.parquet").write_bytes(
-        with_sum(data[:at] + b"alice\0\0\0" + data[at + 8 :])
-    )
+    path.write_bytes(data[:at] + b"alice\0\0\0" + data[at + 8 :])
 
 
 LISTS = pa.table(
@@ -557,14 +562,10 @@ def in_a_list_of_several_pages(root):
 
 
 def in_statistics_of_a_list(root):
+    statistics = {"write_statistics": ["headers.list.element.value"], "compression": "none"}
     path = an_orphan_of(root, LISTS)
-    sink = pa.BufferOutputStream()
-    options = {"use_dictionary": False, "store_schema": False, "compression": "none"}
-    pq.write_table(LISTS, sink, write_statistics=["headers.list.element.value"], **options)
-    data = sink.getvalue().to_pybytes()
-    size = TAIL_BYTES + int.from_bytes(data[-TAIL_BYTES:-4], "little")
-    footer = data[-size:].replace(b"12345678", b"98-alice")
-    path.write_bytes(with_sum(data[:-size] + footer))
+    data = parquet(LISTS, **statistics)
+    path.write_bytes(with_other_bytes_in_its_footer(data, b"12345678", b"98-alice"))
 
 
 def in_the_sum_of_a_page(root):
@@ -587,10 +588,9 @@ def varint_of(number):
 
 def as_who_made_it(root):
     path = an_orphan_of(root, ROWS)
-    data = path.read_bytes()
-    size = TAIL_BYTES + int.from_bytes(data[-TAIL_BYTES:-4], "little")
-    footer = data[-size:].replace(b"parquet-cpp-arrow", b"alice-of-wonderl.")
-    path.write_bytes(with_sum(data[: -size - 16] + footer))
+    data = parquet(ROWS, compression="none", write_statistics=False)
+    made_by = b"parquet-cpp-arrow", b"alice-of-wonderl."
+    path.write_bytes(with_other_bytes_in_its_footer(data, *made_by))
 
 
 def in_a_page_of_no_row(root):
@@ -598,18 +598,9 @@ def in_a_page_of_no_row(root):
     path = objects(root)["small"]
     table = pq.read_table(path)
     more = table.set_column(0, "key", pa.array([KEY], pa.binary()))
-    sink = pa.BufferOutputStream()
     options = {"write_statistics": False, "data_page_size": 1, "write_batch_size": 1}
-    pq.write_table(
-        pa.concat_tables([table, more]),
-        sink,
-        use_dictionary=False,
-        store_schema=False,
-        **options,
-    )
-    data = sink.getvalue().to_pybytes()
-    size = TAIL_BYTES + int.from_bytes(data[-TAIL_BYTES:-4], "little")
-    path.write_bytes(with_sum(data[:-size] + data[-size:].replace(b"\x16\x04", b"\x16\x02")))
+    data = parquet(pa.concat_tables([table, more]), **options)
+    path.write_bytes(with_other_bytes_in_its_footer(data, b"\x16\x04", b"\x16\x02"))
     assert pq.read_table(path).num_rows == 1
 
 
@@ -826,16 +817,10 @@ def test_an_ordinary_log_is_sound(tmp_path, schema, gone):
         put([*gone, "bob"], gone[0])
     [log.publish(one) for one in formats]
     request = log.erase(gone)
-    cleaner = Cleaner(log)
-    for _ in range(7):
-        cleaner.run_once()
-        [log.publish(one) for one in formats]
-        clock.advance(DAY_MS + 1)
-    (done,) = log.erasures()
-    assert done.state == "done", done.reason
+    receipt = carried_out(log, clock, *formats)
     put(gone, "again")
     [log.publish(one) for one in formats]
-    found = Verifier(files_under(str(tmp_path)), done.receipt, request.secret).run()
+    found = Verifier(files_under(str(tmp_path)), receipt, request.secret).run()
     assert (found.problems, found.later) == ([], 2 * len(gone))
 
 
@@ -851,19 +836,13 @@ def test_a_log_whose_keys_are_one_byte_is_sound(tmp_path):
         log.append([{"key": key, "value": "x"} for key in (True, False)])
         log.publish("delta")
     request = log.erase([True])
-    cleaner = Cleaner(log)
-    for _ in range(7):
-        cleaner.run_once()
-        log.publish("delta")
-        clock.advance(DAY_MS + 1)
-    (done,) = log.erasures()
-    assert done.state == "done", done.reason
+    receipt = carried_out(log, clock, "delta")
     for name in ("delta", "iceberg"):
         log.append([{"key": False, "value": "y"}])
         log.publish(name)
         log.withdraw(name)
     assert [*tmp_path.glob("_delta_log/*.checkpoint.parquet")]
-    assert Verifier(files_under(str(tmp_path)), done.receipt, request.secret).run().problems == []
+    assert Verifier(files_under(str(tmp_path)), receipt, request.secret).run().problems == []
 
 
 def test_what_a_writer_of_a_deleted_log_leaves_is_sound(tmp_path):
@@ -878,13 +857,8 @@ def test_what_a_writer_of_a_deleted_log_leaves_is_sound(tmp_path):
     assert (tmp_path / "_clog" / old.id / "data").is_dir()
     log.append([{"key": key, "value": "x"} for key in (KEY, b"bob")])
     request = log.erase([KEY])
-    cleaner = Cleaner(log)
-    for _ in range(7):
-        cleaner.run_once()
-        clock.advance(DAY_MS + 1)
-    (done,) = log.erasures()
-    assert done.state == "done", done.reason
-    assert Verifier(files_under(str(tmp_path)), done.receipt, request.secret).run().problems == []
+    receipt = carried_out(log, clock)
+    assert Verifier(files_under(str(tmp_path)), receipt, request.secret).run().problems == []
 
 
 def test_later_records_of_a_key_are_counted(erased, copied):

@@ -150,7 +150,8 @@ class Typed:
     """Records as columns.
 
     Attributes:
-        rows: the records that fit.
+        rows: the records that fit, with floats as doubles: an append rounds them, for the columns
+            that there are then.
         places: the places of these among all records.
         reasons: why the others do not fit, by place.
     """
@@ -158,6 +159,12 @@ class Typed:
     rows: pa.Table
     places: np.ndarray[Any, Any]
     reasons: dict[int, str]
+
+    def stored(self, field: pa.Field) -> pa.Table:
+        """Returns the rows with a column as the log stores it in this field."""
+        column, _ = fitted(self.rows.column(field.name).combine_chunks(), field)
+        at = self.rows.column_names.index(field.name)
+        return self.rows.set_column(at, field, column)
 
 
 def typed(
@@ -259,7 +266,7 @@ def _one_by_one(
             fits.append(i)
         except UndecodableError as e:
             reasons[i] = f"has a {name} that {e}"
-    column, unfit = fitted(found, field_of(name))
+    column, unfit = fitted(found, field_of(name), rounded=False)
     reasons |= {fits[at]: why for at, why in unfit.items()}
     return column, np.array([i for at, i in enumerate(fits) if at not in unfit], np.int64), reasons
 

@@ -146,16 +146,10 @@ class _Player:
         places, rows = self._places(pa.Table.from_batches([batch]))
         partitions = np.array([one.partition for one in places], np.int32)
         offsets = np.array([one.offset for one in places], np.int64)
-        columns = Columns(rows, partitions, offsets, 0, 0, 0)
-        inside = Inside(self._log)
-        while True:
-            schema = inside.schema
-            found = self._decoder.decoded(columns, self._log)
-            mine = [places[i] for i in found.places]
-            old = self._superseded(found.rows.column("key").combine_chunks(), mine)
-            inside.refresh()
-            if inside.schema == schema:
-                break  # Else the log has evolved meanwhile, and what was decoded may be rounded.
+        found = self._decoder.decoded(Columns(rows, partitions, offsets, 0, 0, 0), self._log)
+        mine = [places[i] for i in found.places]
+        old = self._superseded(found.rows.column("key").combine_chunks(), mine)
+        Inside(self._log).refresh()  # The log may have evolved while letters were decoded.
         new, kept = found.rows.filter(to_arrow(~old)), partitions[found.places[~old]]
         with self._log.transaction(self._id, TIMEOUT_MS) as t:
             if new.num_rows:

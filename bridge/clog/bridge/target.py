@@ -535,7 +535,8 @@ class Target:
         """Returns whether a record may be the source's; true if that no longer decodes."""
         rows = theirs.rows
         if self.decoder is not None:
-            rows = self.decoder.decoded(theirs, self.log).rows
+            found = self.decoder.decoded(theirs, self.log)
+            rows = found.stored(Inside(self.log).schema.field("value"))
         names = ["key", "value", "timestamp"]
         return not rows.num_rows or bool(
             mine.select(names).to_pylist() == rows.select(names).to_pylist()

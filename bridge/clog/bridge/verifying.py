@@ -182,7 +182,7 @@ class _Comparison:
             known = keyed(self._target, lost)
             hidden = known.rows.append_column("offset", to_arrow(offsets[bad][known.places]))
             self._hidden = merged(self._hidden, coded(hidden))
-            rows, offsets = made.rows, offsets[made.places]
+            rows, offsets = made.stored(schema.field("value")), offsets[made.places]
         rows = pa.concat_tables([schema.empty_table(), rows], promote_options="default")
         return rows.select(_COLUMNS).append_column("offset", to_arrow(offsets))
 

@@ -70,19 +70,19 @@ class Rows:
     def to_typed(self, schema: "pa.Schema", *, first: int) -> "pa.Table":
         """Returns a table for `Log.append` of a typed log; ``first`` as in `parse_jsonl`."""
         from clog.storage.errors import InvalidInputError
-        from clog.storage.types.conform import UnfitError, conformed, made_of_python
+        from clog.storage.types.conform import UnfitError, unrounded
 
         nothing = [None] * len(self)
         table = self._to_table(nothing, nothing)
         for i, (kind, values) in enumerate(zip(schema, (self.keys, self.values), strict=True)):
             try:
-                made = conformed(made_of_python(values, kind.type, kind.name), kind)
+                made = unrounded(values, kind)
             except UnfitError as e:
                 raise InvalidInputError(
                     f"record {first + e.at} of the input {e.what}; nothing of its batch was"
                     " appended"
                 ) from None
-            table = table.set_column(i, kind, made)
+            table = table.set_column(i, kind.name, made)
         return table
 
     def to_arrow(self) -> "pa.Table":

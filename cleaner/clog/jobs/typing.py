@@ -33,11 +33,11 @@ from clog.bridge.decoding import (
 )
 from clog.bridge.values import Decode, json_values, plain_keys
 from clog.storage import Log
-from clog.storage.config.log_config import LogConfig
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import to_numpy
 from clog.storage.read.ordered import late_keys, without_keys
+from clog.storage.spi import Inside
 from clog.storage.types.columns import BYTES
 
 
@@ -167,6 +167,7 @@ def _converted(
 
 def _typed(copy: _Copy, batch: pa.RecordBatch) -> Typed:
     """Returns the records as the target has them, and why the others do not fit."""
-    schema, config = copy.target.schema, LogConfig.from_overrides(copy.target.config)
+    copy.target.handle.refresh()
+    inside = Inside(copy.target)
     decoders = {"key": copy.keys, "value": copy.values}
-    return typed(pa.Table.from_batches([batch]), decoders, schema.field, config)
+    return typed(pa.Table.from_batches([batch]), decoders, inside.schema.field, inside.config)

@@ -109,6 +109,22 @@ def test_documents_parsed_together_are_those_parsed_one_by_one(documents):
     assert together.reasons == alone.reasons
 
 
+def test_floats_are_rounded_by_the_append(log):
+    """`Typed.stored` has what a log then has; what no float can hold does not fit one."""
+    value = pa.struct([("x", pa.float32()), ("l", pa.list_(pa.float16()))])
+    target = log({"key": pa.string(), "value": value})
+    texts = [b'{"x":0.1,"l":[0.1,null]}', b"null", b'{"x":1e39}', b'{"l":[1e5]}', None]
+    rows = records(texts, [b"a"] * 5).rows
+    decoders = {"key": plain_keys, "value": json_values}
+    found = typed(rows, decoders, target.schema.field, KEPT)
+    assert [*found.reasons] == [1, 2, 3]
+    assert found.rows.column("value").to_pylist() == [{"x": 0.1, "l": [0.1, None]}, None]
+    target.append(found.rows)
+    (stored,) = (batch.column("value") for batch in target.read())
+    assert stored.to_pylist() != found.rows.column("value").to_pylist()
+    assert found.stored(target.schema.field("value")).column("value").combine_chunks() == stored
+
+
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
 def test_keys_that_are_what_they_are_are_taken_together(kind):
     """Invalid text is found, and the others are accepted."""
@@ -127,9 +143,9 @@ def test_one_document_of_many_does_not_slow_the_others(monkeypatch):
     asked = []
     fitted = decoding.fitted
 
-    def noted(values, field):
+    def noted(values, field, **how):
         asked.append(0 if isinstance(values, pa.Array) else len(values))
-        return fitted(values, field)
+        return fitted(values, field, **how)
 
     monkeypatch.setattr(decoding, "fitted", noted)
     data = [b'{"a":%d,"t":true,"f":%d.25,"l":[1],"n":{"x":1}}' % (i, i) for i in range(5000)]

@@ -4,6 +4,7 @@ import io
 import os
 import signal
 
+import pyarrow as pa
 import pytest
 
 from clog.cli.app import app
@@ -274,3 +275,20 @@ def test_a_word_may_stand_for_null(cli, url, log):
     assert b"\n".join(cli.lines("consume", url, "--null-marker", "NULL")) + b"\n" == lines
     cli("produce", url, "-p", "1", stdin=lines)
     assert values(log)[1] == [(b"NULL", b"v"), (b"k", b"NULL")]
+
+
+def test_a_log_that_is_widened_while_lines_come_takes_them_unrounded(cli, url):
+    """S62: lines that were read before are rounded, as the column was."""
+    schema = {"key": pa.string(), "value": pa.struct([("x", pa.float32())])}
+    log = Log.create(url, partitions=1, schema=schema)
+    line = b'{"key": "%d", "value": {"x": 16777217.0}}\n'
+
+    class Lines(io.BytesIO):
+        def read(self, size=-1):
+            if log.end_offsets() == {0: 1}:
+                log.evolve(widen={"value.x": pa.float64()})
+            return self.readline() if size else b""
+
+    cli("produce", url, "--format", "jsonl", "--batch-size", 1, stdin=Lines(line % 0 + line % 1))
+    values = [row["value"]["x"] for batch in log.read() for row in batch.to_pylist()]
+    assert values == [16777216.0, 16777217.0]

@@ -340,3 +340,32 @@ def test_what_is_no_schema_of_avro_is_refused():
             avro_values(**given)
     with pytest.raises(InvalidInputError, match="not an Avro schema"):
         avro_values({"type": "record"})
+
+
+FLOATS = {
+    "value.x": (lambda x: pa.struct([("x", x)]), '{"x": 16777217.0}'),
+    "value.element": (pa.list_, "[16777217.0]"),
+    "value.value.x": (
+        lambda x: pa.map_(pa.string(), pa.struct([("x", x)])),
+        '[["k", {"x": 16777217.0}]]',
+    ),
+}
+
+
+@pytest.mark.parametrize("path", FLOATS)
+def test_floats_are_rounded_for_the_columns_that_there_are(source, path):
+    """S62: not for those that were there when they were decoded, wherever they are."""
+    kind, given = FLOATS[path]
+    schema = {"key": pa.string(), "value": kind(pa.float32())}
+    target = Log.create("memory://convert/floats", 1, schema=schema)
+
+    def decode(data, wanted):
+        other = Log.open(target.url)
+        if other.schema.field("value").type == kind(pa.float32()):
+            other.evolve(widen={path: pa.float64()})
+        return decoding.json_values(data, wanted)
+
+    source.append([{"key": "k", "value": given}], partition=0)
+    assert convert(source, target, values=decode).records == 1
+    assert "16777217.0" in str([row for batch in target.read() for row in batch.to_pylist()])
+    discard(target.handle.standing.root)

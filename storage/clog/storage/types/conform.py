@@ -351,32 +351,65 @@ def wrong_type(at: int, path: str, found: str, kind: pa.DataType) -> UnfitError:
 def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
     """Returns a column of records, given as Python's values, in the field's type."""
     try:
-        return conformed(made_of_python(values, field.type, field.name), field)
+        return _column(values, field)
     except UnfitError as e:
         raise refusal(e) from None
 
 
-def fitted(values: pa.Array | Sequence[Any], field: pa.Field) -> tuple[pa.Array, dict[int, str]]:
-    """Returns those of Arrow's or Python's values that fit a field, in its type and in their order;
-    and for the others, by index, why they do not fit. These are found by bisection.
+def unrounded(values: pa.Array | Sequence[Any], field: pa.Field) -> pa.Array:
+    """Returns Arrow's or Python's values as a column of records, but floats as doubles: an append
+    rounds them, for the columns that there are then. Raises UnfitError if one does not fit.
     """
+    column = _column(values, field)
+    kind = _with_doubles(field.type)
+    if kind == field.type:
+        return column
+    return _column(values, field.with_type(kind))
+
+
+def _column(values: pa.Array | Sequence[Any], field: pa.Field) -> pa.Array:
+    if not isinstance(values, pa.Array):
+        values = made_of_python(values, field.type, field.name)
+    return conformed(values, field)
+
+
+def _with_doubles(kind: pa.DataType) -> pa.DataType:
+    """Returns the type with doubles in place of narrower floats."""
+
+    def inner(field: pa.Field) -> pa.Field:
+        return field.with_type(_with_doubles(field.type))
+
+    if pa.types.is_struct(kind):
+        return pa.struct([inner(field) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field, inner(kind.item_field))
+    if pa.types.is_list(kind):
+        return pa.list_(inner(kind.value_field))
+    return pa.float64() if pa.types.is_floating(kind) else kind
+
+
+def fitted(
+    values: pa.Array | Sequence[Any], field: pa.Field, *, rounded: bool = True
+) -> tuple[pa.Array, dict[int, str]]:
+    """Returns those of Arrow's or Python's values that fit a field, in its type and in their order;
+    and for the others, by index, why they do not fit. These are found by bisection. Not
+    ``rounded``: floats are doubles (`unrounded`).
+    """
+    made_of = _column if rounded else unrounded
     parts: list[pa.Array] = []
     unfit: dict[int, str] = {}
     waiting = [(0, len(values))]
     while waiting:
         low, high = waiting.pop()
         try:
-            part = values[low:high]
-            if not isinstance(part, pa.Array):
-                part = made_of_python(part, field.type, field.name)
-            parts.append(conformed(part, field))
+            parts.append(made_of(values[low:high], field))
         except UnfitError as e:
             middle = (low + high) // 2
             if middle == low:
                 unfit[low] = e.what
             else:
                 waiting += [(middle, high), (low, middle)]
-    return pa.concat_arrays(parts) if parts else pa.nulls(0, field.type), unfit
+    return pa.concat_arrays(parts or [made_of([], field)]), unfit
 
 
 def made_of_python(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:

@@ -242,7 +242,7 @@ def _files(
     glob = f"{start}{{{','.join(name[len(start) :] for name in names)}}}"
     frame = reader.option("pathGlobFilter", glob).parquet(f"{folder}/{below.pop()}")
     if _files_found(frame) != len(names):
-        raise CannotScanError("some of its objects are gone")
+        raise CannotScanError(_GONE)
     return frame
 
 
@@ -443,6 +443,7 @@ KEPT_MAX = 16
 _DEFAULT_COLUMNS = ("key", "value", "timestamp")
 _CASE_SENSITIVE = "spark.sql.caseSensitive"
 _LOGGER = logging.getLogger("clog.connector")
+_GONE = "some of its objects are gone"
 _SAID: set[tuple[str, str]] = set()
 _KEPT: "OrderedDict[tuple[object, ...], tuple[Shown, DataFrame]]" = OrderedDict()
 _GLOB = re.compile(r"[*?{}\[\]\\]")
@@ -630,8 +631,11 @@ def _kept(
         _check_types(read.handle, asked)
         what = shown(folder)
         if is_on_disk(read.handle.store):
-            for path in what.hidden:  # Spark opens it by its name, and would follow a link.
-                read.handle.store.get(path, 0, 1)
+            try:
+                for path in what.hidden:  # Spark opens it by its name, and would follow a link.
+                    read.handle.store.get(path, 0, 1)
+            except FileNotFoundError:
+                raise CannotScanError(_GONE) from None
         frame = scanned(spark, what, asked)
         # Spark has the masks; those of sixteen versions may be too large for this process.
         _KEPT[key] = replace(what, hidden=dict.fromkeys(what.hidden)), frame

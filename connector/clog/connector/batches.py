@@ -8,17 +8,8 @@ of each query, as it does for the sink (`writers`): by the query's id, which Spa
 properties of the thread that runs the batch, or by the name in ``writerId``. Spark Connect has no
 such property, and needs the name.
 
-*Appends* (`append_batches`). A sink in Python sends a batch to Python workers on the executors, and
-its commit to another process on the driver, which costs some 60 ms for a batch of any size. In
-``foreachBatch`` the driver has both the batch and Python.
-
-A1. The first batch of a run, and one after a large batch, is written by tasks, which is best for
-    large ones: nobody knows yet how many rows it has.
-A2. After a small batch the driver collects the rows, and writes the object itself. If they are more
-    than Spark lets a driver collect (``spark.driver.maxResultSize``), tasks write them.
-A3. All objects are committed together, in the order of Spark's partitions. After a crash before
-    that, orphans are left and the batch runs again; after a crash later, the log has it, and
-    returns the first result.
+*Appends* (`append_batches`) are those of a sink, but for small batches, which the driver writes:
+``docs/decisions/0059-small-batches-are-appended-by-the-driver.md``.
 
 *Upserts* (`upsert_batches`) are such appends, for output mode update, which Spark refuses for
 Python sinks: the rows that changed, as the changelog of a table. A record is a row of a typed log:
@@ -28,17 +19,6 @@ case-insensitive, like Spark's. The first batch creates the log, with these colu
 
 *Transactions* (`transact_batches`) write DataFrames of a batch to one or more logs, all or nothing:
 each batch is one transaction, whose id is the query's, with the batch's number as its sequence.
-
-J1. It claims the id, once for each driver: a driver that was replaced is fenced.
-J2. If the number is that of the last committed batch, nothing is written again. The frames still
-    run, unless ``failOnChangedBatch`` is false, to check that they have the rows that were
-    committed; otherwise different rows would be dropped unnoticed (`writers`).
-J3. Each `BatchTransaction.write` runs the DataFrame; its tasks write objects, as those of a sink do
-    (`write_task`), and answer with what they made.
-J4. When the user's function returns, all objects are committed together or, if they belong to
-    several logs, these are prepared, and the home decides (COMMIT.md §9). A crash before that
-    leaves orphans, or records undecided until the next driver claims the id, and the batch runs
-    again; later, J2.
 """
 
 import hashlib
@@ -230,7 +210,13 @@ class _Writes:
 
 
 class _Appends(_Writes):
-    """Made by `append_batches`."""
+    """Made by `append_batches`. The driver collects the rows of a batch after a small one, and
+    writes the object itself; tasks write the first batch of a run, one after a large one, as nobody
+    knows yet how many rows it has, and one that Spark does not let a driver collect. All objects
+    are committed together, in the order of Spark's partitions: after a crash before that, orphans
+    are left and the batch runs again; after a crash later, the log has it, and returns the first
+    result.
+    """
 
     _kind = "stream"
 
@@ -499,7 +485,14 @@ class BatchTransaction:
 
 
 class _Transactions(_Writes):
-    """Made by `transact_batches`."""
+    """Made by `transact_batches`. It claims the id once for each driver: one that was replaced is
+    fenced. When the user's function returns, all objects are committed together or, if they belong
+    to several logs, these are prepared, and the home decides (COMMIT.md §9). A crash before that
+    leaves orphans, or records undecided until the next driver claims the id, and the batch runs
+    again. One with the number of the last committed batch writes nothing; its frames still run,
+    unless ``failOnChangedBatch`` is false, to check that they have the rows that were committed:
+    others would be dropped unnoticed (`writers`).
+    """
 
     def __init__(
         self,

@@ -3,8 +3,9 @@ Catalyst's pruning, pushdown, statistics, and broadcast of small tables.
 
 The objects do not say which of their rows count; the driver finds that out from the log when the
 function is called (`_table_masks`, `_log_masks`), and sends it along. So a DataFrame shows one
-version, and is readable while that version is. If Spark's scan cannot read it, `format("clog")`
-reads the same rows and columns, and a warning says once why.
+version, and is readable while that version is. Python tasks (`read`) read what this scan does not:
+streams, whatever names the format (Spark gives a source in Python no other way), and what it cannot
+read: `format("clog")` then reads the same rows and columns, and a warning says once why.
 
 *Kept plans*: another read of the same part of a version gets the plan that was built for it, with
 only the request that finds the newest version. Its columns have new ids, so that the two DataFrames
@@ -15,29 +16,9 @@ makes them for objects that have none.
 
 *Counts* come from the masks and read nothing else, where the masks suffice.
 
-D1. Objects of which all rows are read are simply scanned; hidden rows of the others are removed: a
-    few by a filter with their places; many, or if places are asked for, by an anti join with their
-    blocks and a bit for each row. Spark's estimate of the size remains that of the scan, so small
-    tables are still broadcast. Filters and column pruning pass through it.
-D2. The columns that say where a row is in the log (partition, offset, the time of its append) are
-    computed from its number in its file: for few pieces by expressions, which vanish from a plan
-    that does not ask for them; for many by a join, if they are asked for at all.
-D3. Conditions on floats are not pushed into the scan, which skips row groups by their least and
-    greatest value: to Spark NaN is the greatest, but objects of earlier releases leave it out of
-    that, and do not say so. The scan does not see through ``nanvl`` of a float with NaN, which is
-    the float.
-
-A scanned row is identified by its file's name and its number in the file. Together they make one
-integer, its *place* in the files: as many bits of Spark's own hash of the name as are needed to
-tell the files apart, and then the row's number.
-
-- *Hidden rows*: for each block of 64 places with any hidden row, a word with their bits.
-- *Runs*: the first places of pieces of the log, ascending. A row's run is found by binary search,
-  with a separate column for each step. With many runs the plan's text, which Spark keeps for its
-  page, would be too long; then a row's block of 4,096 is joined with the runs that have rows in it.
-
-Building a plan costs the driver one JVM call for each step, not for each object or column. Many
-objects are found by one listing of their folder: Spark would start a task for each of them.
+A scanned row is identified by its *place*, one integer (`_Numbers`); a *run* is the places of a
+piece of the log, a *hidden* row one that does not count. Building a plan costs the driver one JVM
+call for each step, not for each object or column.
 """
 
 import json
@@ -167,7 +148,11 @@ def scanned(spark: "SparkSession", what: Shown, schema: StructType) -> "DataFram
 
 
 def columns_of(what: Shown, schema: StructType, topic: str) -> list[str]:
-    """Returns the expressions that make the schema's columns from those that `scanned` returns."""
+    """Returns the expressions that make the schema's columns from those that `scanned` returns.
+    Those that say where a row is in the log (partition, offset, the time of its append) come from
+    its place: for few pieces they vanish from a plan that does not ask for them, for many they cost
+    a join.
+    """
     made = {"topic": f"string(X'{topic.encode().hex()}')"}
     if what.hidden and needs_places(what, schema):
         dense = f"{_PLACE} + {_DELTA}"
@@ -194,6 +179,12 @@ def _stored(what: Shown, schema: StructType) -> StructType:
 
 
 def _scanned(spark: "SparkSession", what: Shown, schema: StructType) -> "DataFrame":
+    """Does `scanned`. Objects of which all rows are read are simply scanned; hidden rows of the
+    others are removed: a few by a filter with their places; many, or if places are asked for, by an
+    anti join with their blocks of 64 places and a bit for each row. Spark's estimate of the size
+    remains that of the scan, so small tables are still broadcast. Filters and column pruning pass
+    through it.
+    """
     if "parquet" not in (spark.conf.get(_V1_SOURCES) or "").lower().split(","):
         raise CannotScanError(
             f"the session's {_V1_SOURCES} lacks parquet, and only that scan numbers its rows"
@@ -248,7 +239,9 @@ def _files(
 
 def selected(frame: "DataFrame", expressions: Sequence[str], schema: StructType) -> "DataFrame":
     """Returns columns of `scanned` rows, of this schema, with floats on which the scan evaluates no
-    condition (D3).
+    condition: it skips row groups by their least and greatest value. To Spark NaN is the greatest,
+    but objects of earlier releases leave it out of that, and do not say so. The scan does not see
+    through ``nanvl`` of a float with NaN, which is the float.
     """
     shielded = {}
     for field in schema:
@@ -291,7 +284,10 @@ def _name(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """Numbers of files: ``NAME_BITS`` bits of hashes of names, without the lowest ``shift``."""
+    """Numbers of files: ``NAME_BITS`` bits of Spark's own hash of their names, without the lowest
+    ``shift``, so that they tell the files apart. A row's place is the number of its file and then
+    its own.
+    """
 
     numbers: Mapping[str, int]
     shift: int
@@ -370,7 +366,11 @@ def _sent(**columns: "Offsets | pa.Array") -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """The places at which pieces of the log begin, ascending, and the pieces."""
+    """The places at which pieces of the log begin, ascending, and the pieces. A row's run is found
+    by binary search, with a separate column for each step. With many runs the plan's text, which
+    Spark keeps for its page, would be too long; then a row's block of 4,096 places is joined with
+    the runs that have rows in it.
+    """
 
     firsts: list[int]
     pieces: "list[ReadPiece]"

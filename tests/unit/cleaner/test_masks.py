@@ -74,26 +74,6 @@ def test_a_log_for_which_nobody_wants_them_has_none(store, clock):
     assert log.handle.manifest().covered == (3,)
 
 
-def test_what_came_is_compared_with_what_was_there(log):
-    """In one commit; the second time nothing is left to do, and nothing is requested."""
-    put(log, a="1", b="2", c=None)
-    put(log, a="3", c="4", d=None)
-    version = log.version
-    assert keep(log) == 6
-    assert log.version == version + 1
-    assert bits_of(log) == [(0, 0), (0, 2)]
-    assert bits_of(log, "tombstones") == [(0, 2), (0, 5)]
-    manifest = log.handle.manifest()
-    assert manifest.covered == (6,)
-    assert manifest.head.masked == log.version
-    assert keep(log) == 0
-    assert log.version == version + 1
-    put(log, b=None)
-    assert keep(log) == 1
-    assert bits_of(log) == [(0, 0), (0, 1), (0, 2)]
-    assert log.table().get_many(["a", "b", "c", "d"]) == {b"a": b"3", b"c": b"4"}
-
-
 def test_a_hash_decides_nothing(log, monkeypatch):
     """Keys whose hashes are equal are different keys: their bytes are compared."""
     monkeypatch.setattr(

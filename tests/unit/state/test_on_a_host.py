@@ -138,8 +138,8 @@ def test_a_lock_that_was_deleted_is_no_lock(on_disk):
     opened = []
 
     class Deleted(generations._LockFile):
-        def __init__(self, path, mode):
-            super().__init__(path, mode)
+        def __init__(self, path, mode, **options):
+            super().__init__(path, mode, **options)
             opened.append(self)
             if len(opened) == 1:
                 path.unlink()

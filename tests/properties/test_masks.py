@@ -83,7 +83,9 @@ class World:
             case "advance":
                 self.clock.advance(argument)
             case "clean":
-                Cleaner(self.opened()).run_once(force=True)
+                log = self.opened()
+                Cleaner(log).run_once(force=True)
+                assert not log.handle.manifest().uncleanable
             case "coalesce":
                 handle = self.opened().handle
                 coalesce(Work(handle, self.clock.now_ms()), force=True)

@@ -172,21 +172,6 @@ def test_coalescing_carries_masks_over(log, monkeypatch):
     assert log.table().to_arrow().num_rows == 5
 
 
-def test_a_chunk_made_of_covered_and_new_ones_is_new(log):
-    """It is compared again as a whole; what it supersedes in older ones is known."""
-    put(log, a="1")
-    log.roll()
-    put(log, a="2", b="1")
-    keep(log)
-    for i in range(9):
-        put(log, b=str(i))
-    coalesce(Work(log.handle, 0), force=True)
-    manifest = log.handle.manifest()
-    assert [c.mask is None for _, c in manifest.chunks()] == [False, True]
-    assert keep(log) == 11
-    assert bits_of(log) == [(0, 0), *((0, o) for o in range(2, 11))]
-
-
 def test_masks_beyond_a_gap_are_made_anew(log):
     """No writer of clog's produces a chunk without a mask below one with a mask: then all are
     dropped, since what the lower one supersedes above is not known. The table is right before and

@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from clog.cleaner.passes.offset_map import SLOT_BYTES, OffsetMap
-from clog.storage.keys.hashing import LatestKeys, hash_keys
+from clog.storage.keys.hashing import hash_keys
+from clog.storage.keys.latest import LatestKeys
 
 
 def argsort_reduceat(hashes, offsets):

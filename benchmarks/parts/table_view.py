@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from clog.cleaner import Cleaner
 from clog.storage import Log
-from clog.storage.keys.hashing import ROW_BYTES
+from clog.storage.keys.latest import ROW_BYTES
 from clog.storage.read.scan import read_pieces
 from clog.storage.read.table import TablePlan, plan_table, table_batches
 

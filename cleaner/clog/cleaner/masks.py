@@ -16,7 +16,8 @@ M1a. Read the keys of new chunks; of the rows of one key only the last is not su
      without a key counts as superseded: no table shows it.
 M1b. Find with the key indexes of older chunks where these keys may be, and read the keys there.
 
-The bytes of keys are always compared: a hash decides only what is read.
+New keys are told apart as in tables (`latest`). Those of older chunks are compared by their bytes:
+a hash decides only what is read.
 
 *Older* chunks are those below the new ones, so that every key found there is superseded. Rows that
 are dead or below the log start count like others: what superseded them supersedes what they
@@ -78,6 +79,7 @@ from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest, apply
 from clog.storage.keys.hashing import key_bytes
 from clog.storage.keys.key_index import index_hashes
+from clog.storage.keys.latest import last_rows
 from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
 from clog.storage.objects.reader import BATCH_ROWS, open_ranges
 from clog.storage.read.scan import KeyIndexCache, piece_of, presence_column
@@ -175,21 +177,18 @@ class NewRows:
     keys: pa.Array
 
 
-def new_rows(store: Store, chunks: Sequence[Chunk], schema: LogSchema | None) -> NewRows:
+def new_rows(indexes: KeyIndexCache, chunks: Sequence[Chunk], schema: LogSchema | None) -> NewRows:
     """Judges new chunks, in offset order, among themselves (M1a)."""
-    keys = [_column(store, c, "key", schema) for c in chunks]
-    canonical = [key_bytes(pa.concat_arrays(some)) for some in keys]
-    encoded = pa.chunked_array(canonical, pa.binary()).combine_chunks().dictionary_encode()
-    codes = encoded.indices
-    has_key = to_numpy(codes.is_valid())
-    numbers = np.where(has_key, to_numpy(codes), 0)
-    rows = np.arange(len(numbers))
-    last = np.zeros(len(encoded.dictionary) or 1, np.int64)
-    last[numbers[has_key]] = rows[has_key]  # For equal numbers the last one stays.
-    superseded = ~has_key | (last[numbers] != rows)
+    read = [_column(indexes, c, "key", schema) for c in chunks]
+    canonical = [key_bytes(pa.concat_arrays(some)) for some in read]
+    keys = pa.chunked_array(canonical, pa.binary()).combine_chunks()
+    with_key = np.flatnonzero(to_numpy(keys.is_valid()))
+    last = with_key.take(last_rows(keys.drop_null(), seed=indexes.seed))
+    superseded = np.ones(len(keys), np.bool_)
+    superseded[last] = False
     edges = np.cumsum([c.rows for c in chunks])[:-1]
-    tombstones = [_tombstones_of(store, c, schema) for c in chunks]
-    return NewRows(np.split(superseded, edges), tombstones, encoded.dictionary)
+    tombstones = [_tombstones_of(indexes, c, schema) for c in chunks]
+    return NewRows(np.split(superseded, edges), tombstones, keys.take(to_arrow(last)))
 
 
 def _tombstones_of(store: Store, chunk: Chunk, schema: LogSchema | None) -> Mask:

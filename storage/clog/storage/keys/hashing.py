@@ -1,5 +1,5 @@
-"""Keys of any type as canonical bytes, and what is computed from these: hashes, partitions,
-fingerprints and a map of them.
+"""Keys of any type as canonical bytes, and what is computed from these: hashes, partitions and
+fingerprints.
 
 **Canonical bytes** are hashed, compared and counted (FORMAT.md §12.3). They do not depend on a
 language or a library, nor on anything that evolution changes: an integer has eight bytes whatever
@@ -53,19 +53,6 @@ Both algorithms are part of the format: a log is created with one, and keys keep
   a log and a topic with the same number of partitions have the same keys in each. It is computed
   for all keys together, block by block: step i mixes the i-th 4 bytes of every key that has them.
   The few longest keys are finished one by one, since a step on few keys costs as much as on many.
-
-**The map** (`LatestKeys`) of a table view finds the last offset of each key by sorting. Rows, of
-fingerprint and offset, are put into a room, and *settled* when it is queried or the room is full:
-
-L1. Each row becomes one number: the upper bits of its fingerprint, and its index in the room. NumPy
-    sorts numbers several times as fast as it looks up anything, and rows of one key become
-    neighbours, in the order of their offsets.
-L2. Of neighbours with the same 128 bits the first is superseded; those with different upper bits
-    are not compared. Where other keys with the same upper bits are in between, all bits are.
-L3. The numbers of the other rows are kept, sorted, as the index. A *directory* of about as many
-    entries as keys says where those with the same uppermost bits begin; from there on their rows
-    are compared one by one, always by all 128 bits.
-L4. If the room is full, superseded rows leave it; if over 3/4 are left, it counts as full.
 """
 
 import sys
@@ -73,7 +60,7 @@ from collections.abc import Callable, Iterable
 from decimal import Context, Decimal
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -85,8 +72,6 @@ from clog.storage.column_kinds import stored_kind
 from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import (
     BYTES_MAX,
-    Mask,
-    Offsets,
     dtype_of,
     null,
     of_bytes,
@@ -139,10 +124,6 @@ _LOWER_BITS = 0xFFFFFFFF
 _Words = NDArray[np.uint64]
 Fingerprints = NDArray[np.uint64]
 _Numbers = NDArray[np.int64]
-ROW_BYTES: Final = 40
-"""Memory for a row of `LatestKeys`, and half as much again while it settles (decision 0008)."""
-_WHOLE = np.dtype("V16")
-_PART_ROWS: Final = 1 << 16
 
 
 def key_bytes(keys: pa.Array) -> pa.Array:
@@ -637,207 +618,3 @@ def _avalanche(words: _Words) -> _Words:
     words *= _PRIME_MX1
     words ^= words >> _HALF
     return words
-
-
-class LatestKeys:
-    """A map from a key's fingerprint to its last offset, for a bounded number of rows.
-
-    Attributes:
-        latest_offset: the last offset put into it, -1 if none.
-    """
-
-    __slots__ = (
-        "_directory",
-        "_index",
-        "_mask",
-        "_offsets",
-        "_rows",
-        "_settled",
-        "_words",
-        "latest_offset",
-    )
-
-    def __init__(self, room: int) -> None:
-        """Makes an empty map with room for this many rows, at least 1."""
-        assert 1 <= room < 1 << 32
-        self._words = np.empty((room, 2), np.uint64)
-        self._offsets = np.empty(room, np.int64)
-        self._mask = np.uint64((1 << max(1, (room - 1).bit_length())) - 1)
-        self.clear()
-
-    @classmethod
-    def within(cls, memory_bytes: int, *, rows: int) -> Self:
-        """Makes a map for this many rows, or for as many as fit the memory."""
-        return cls(max(1, min(memory_bytes // ROW_BYTES, rows)))
-
-    def clear(self) -> None:
-        """Forgets everything."""
-        self._rows = self._settled = 0
-        self._index = np.empty(0, np.uint64)
-        self._directory: NDArray[np.uint32] | None = None
-        self.latest_offset = -1
-
-    def put(self, words: Fingerprints, offsets: Offsets) -> int:
-        """Adds rows in order while there is room; returns how many. Offsets must increase."""
-        room, taken = len(self._offsets), 0
-        while taken < len(offsets):
-            if self._rows == room:
-                self._settle()
-                if 4 * len(self._index) > 3 * room:
-                    break
-                self._close_up()
-            more = min(len(offsets) - taken, room - self._rows)
-            self._words[self._rows : self._rows + more] = words[taken : taken + more]
-            self._offsets[self._rows : self._rows + more] = offsets[taken : taken + more]
-            self._rows, taken = self._rows + more, taken + more
-            self.latest_offset = int(offsets[taken - 1])
-        return taken
-
-    def last_offsets(self) -> Offsets:
-        """Returns the last offset of each key, ascending."""
-        self._settle()
-        return self._offsets[: self._rows].compress(self._is_last())
-
-    def last_rows(self) -> _Numbers:
-        """Returns the indexes of the rows of `last_offsets`, provided that no row left the room."""
-        self._settle()
-        return np.flatnonzero(self._is_last())
-
-    def get(self, words: Fingerprints) -> Offsets:
-        """Returns the last offset of each key, -1 for unknown keys."""
-        rows, known = self._find(words)
-        return np.where(known, self._offsets.take(rows), -1)
-
-    def knows(self, words: Fingerprints) -> Mask:
-        """Returns whether each key is known."""
-        return self._find(words)[1]
-
-    def _settle(self) -> None:
-        """Does L1 to L3; nothing if no row was added since the last time."""
-        if self._settled == self._rows:
-            return
-        self._directory = None
-        index, mask, kept, start = self._numbers(), self._mask, 0, 0
-        while start < len(index):
-            # Parts that fit the processor's cache, and do not end between rows of one key.
-            edge = index[min(start + _PART_ROWS, len(index)) - 1]
-            end = int(np.searchsorted(index, edge | mask, side="right"))
-            part = index[start:end]
-            tied = (part[1:] ^ part[:-1]) <= mask
-            if tied.any():
-                part = part.compress(self._is_last_of_key(part, tied))
-            index[kept : kept + len(part)] = part
-            kept, start = kept + len(part), end
-        self._index, self._settled = index[:kept], self._rows
-
-    def _numbers(self) -> _Words:
-        """Returns the rows as sorted numbers: index in the mask's bits, the key's bits above it."""
-        numbers: _Words = self._words[: self._rows, 0] & ~self._mask
-        numbers |= np.arange(self._rows, dtype=np.uint64)
-        numbers.sort()
-        return numbers
-
-    def _is_last_of_key(self, part: _Words, tied: Mask) -> Mask:
-        """Returns whether each row is its key's last; ``tied``: same upper bits as the next row."""
-        near = np.append(tied, False)
-        near[1:] |= tied
-        some, last = np.flatnonzero(near), np.ones(len(part), np.bool_)
-        words = _take(self._words, part.take(some) & self._mask)
-        last[some] = _last_of_key(words, tied.take(some[:-1]))
-        return last
-
-    def _is_last(self) -> Mask:
-        """Returns whether each row is the last of its key; all must be settled."""
-        last = np.zeros(self._rows, np.bool_)
-        last[(self._index & self._mask).view(np.int64)] = True
-        return last
-
-    def _close_up(self) -> None:
-        """Does L4; all rows must be settled."""
-        last, rows = self._is_last(), 0
-        for start in range(0, self._rows, _PART_ROWS):
-            part = slice(start, min(start + _PART_ROWS, self._rows))
-            some = np.flatnonzero(last[part])
-            end = rows + len(some)
-            self._words[rows:end] = _take(self._words[part], some)
-            self._offsets[rows:end] = self._offsets[part].take(some)
-            rows = end
-        self._rows, self._settled = rows, 0
-
-    def _find(self, words: Fingerprints) -> tuple[_Numbers, Mask]:
-        """Returns the row of each key's last offset, any for unknown keys, and which are known."""
-        self._settle()
-        rows, known = np.zeros(len(words), np.int64), np.zeros(len(words), np.bool_)
-        if len(self._index):
-            for start in range(0, len(words), _PART_ROWS):
-                part = slice(start, start + _PART_ROWS)
-                rows[part], known[part] = self._look_up(words[part])
-        return rows, known
-
-    def _look_up(self, words: Fingerprints) -> tuple[_Numbers, Mask]:
-        """Does the work of `_find` for a part of the keys."""
-        if self._directory is None:
-            self._directory = _directory(self._index)
-        first = np.ascontiguousarray(words[:, 0])
-        at = self._directory.take(_bucket(first, len(self._directory))).astype(np.int64)
-        rows, known, further = self._compare(at, first, words)
-        at = at.take(further) + 1
-        while len(further):
-            rows[further], known[further], on = self._compare(
-                at, first.take(further), _take(words, further)
-            )
-            further, at = further.take(on), at.take(on) + 1
-        return rows, known
-
-    def _compare(
-        self, at: _Numbers, first: _Words, words: Fingerprints
-    ) -> tuple[_Numbers, Mask, _Numbers]:
-        """Returns the rows at these indexes, which of them match, and which may match later."""
-        there = self._index.take(at)
-        rows = (there & self._mask).view(np.int64)
-        same = _equal(_take(self._words, rows), words)
-        # Further on while the upper bits are not larger than the wanted ones.
-        may_follow = (there <= (first | self._mask)) & (at < len(self._index) - 1)
-        may_follow &= ~same
-        return rows, same, np.flatnonzero(may_follow)
-
-
-def _last_of_key(words: Fingerprints, tied: Mask) -> Mask:
-    """Returns which rows are the last of their key; ``tied`` is as in `_is_last_of_key`."""
-    last = np.ones(len(words), np.bool_)
-    np.logical_not(_equal(words[1:], words[:-1]), out=last[:-1])
-    mixed = tied & last[:-1]
-    if mixed.any():
-        group = np.concatenate(([0], np.cumsum(~tied)))
-        some = np.flatnonzero(np.isin(group, group[:-1][mixed]))
-        order = some[np.lexsort((some, words[some, 1], words[some, 0]))]
-        last[order[:-1]] = ~_equal(words[order[1:]], words[order[:-1]])
-        last[order[-1]] = True
-    return last
-
-
-def _directory(numbers: _Words) -> NDArray[np.uint32]:
-    """Returns, by uppermost bits, the first index with these or larger ones; else the last."""
-    buckets = 1 << len(numbers).bit_length()
-    filled = np.bincount(_bucket(numbers, buckets), minlength=buckets)
-    first = np.empty(buckets, np.uint32)
-    np.cumsum(filled, dtype=np.uint32, out=first)
-    np.subtract(first, filled, out=first, casting="unsafe")
-    return np.minimum(first, np.uint32(len(numbers) - 1), out=first)
-
-
-def _bucket(numbers: _Words, buckets: int) -> _Numbers:
-    """Returns the uppermost bits of each, as many as ``buckets``, a power of two, needs."""
-    shifted: _Words = numbers >> np.uint64(65 - buckets.bit_length())
-    return shifted.view(np.int64)
-
-
-def _take(words: Fingerprints, rows: NDArray[np.integer]) -> Fingerprints:
-    """Returns these rows; each is copied in one step."""
-    whole = np.ascontiguousarray(words).view(_WHOLE).ravel()
-    return whole.take(rows.view(np.int64), mode="clip").view(np.uint64).reshape(-1, 2)
-
-
-def _equal(some: Fingerprints, others: Fingerprints) -> Mask:
-    equal: Mask = (some[:, 0] == others[:, 0]) & (some[:, 1] == others[:, 1])
-    return equal

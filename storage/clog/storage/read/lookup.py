@@ -77,7 +77,7 @@ def latest_of_keys(
     """Yields the latest record of each key in pieces of one partition, newest first."""
     wanted = of_bytes(list(set(keys)))
     hashes = index_hashes(wanted, seed=indexes.seed)
-    left = np.ones(len(wanted), np.bool_)
+    left, last = np.ones(len(wanted), np.bool_), np.zeros(len(wanted), np.int64)
     for run in reversed(runs):
         asked = np.flatnonzero(left)
         if not len(asked):
@@ -93,16 +93,11 @@ def latest_of_keys(
             found = pa.Table.from_batches(batches, schema).combine_chunks()
             if found.num_rows:
                 found_keys = key_bytes(found.column("key").chunk(0))
-                last = _last_of_each(found_keys)
-                yield from found.take(last).to_batches()
-                left[to_numpy(pc.index_in(found_keys.take(last), value_set=wanted))] = False
-
-
-def _last_of_each(keys: pa.Array) -> pa.Array:
-    """Returns the row in which each of the keys occurs last."""
-    codes = np.flip(to_numpy(keys.dictionary_encode().indices))
-    _, from_the_end = np.unique(codes, return_index=True)
-    return to_arrow(np.sort(len(codes) - 1 - from_the_end))
+                numbers = to_numpy(pc.index_in(found_keys, value_set=wanted))
+                left[numbers] = False
+                last[numbers] = np.arange(len(numbers))  # Of equal numbers the last row stays.
+                is_last = last.take(numbers) == np.arange(len(numbers))
+                yield from found.filter(to_arrow(is_last)).to_batches()
 
 
 def is_searched(piece: ReadPiece) -> bool:

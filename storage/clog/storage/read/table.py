@@ -9,7 +9,7 @@ and ``later``, the dirty pieces that follow, which are mapped but not delivered.
 
 Reading a plan:
 
-T1. Map the dirty part: key -> last offset, reading only its keys (`hashing`: 128 bits of each).
+T1. Map the dirty part: key -> last offset, reading only its keys (`latest`: 128 bits of each).
 T2. Clean part: a record stays if the map does not know its key. With masks, or if chunks count no
     tombstones, no values are read to find tombstones; with masks and without a dirty part, no keys
     are read.
@@ -27,7 +27,7 @@ U2. Read the keys of all dirty records after them: the mapped records with these
 U3. Deliver the others, and continue after the last one mapped.
 
 So a plan with R records of its own and a map with room for C reads the keys of the dirty part at
-most R/C + 2 times; the memory is one and a half times the map's.
+most R/C + 2 times.
 
 If the record with the highest order wins, instead of the last one (S56), see `ordered`.
 
@@ -64,7 +64,8 @@ from clog.storage.errors import InvalidInputError
 from clog.storage.format.chunks import Chunk, Segment
 from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest
-from clog.storage.keys.hashing import ROW_BYTES, Fingerprints, LatestKeys, fingerprints_of
+from clog.storage.keys.hashing import Fingerprints, fingerprints_of
+from clog.storage.keys.latest import ROW_BYTES, LatestKeys, last_rows
 from clog.storage.numpy_arrays import Offsets, to_arrow, to_numpy
 from clog.storage.objects.orders import Ordering
 from clog.storage.objects.reader import WHOLE_BYTES
@@ -807,9 +808,5 @@ def _latest(rows: pa.RecordBatch, plan: TablePlan) -> pa.RecordBatch:
     if plan.order is not None:
         rows = best_of(rows, plan.order, plan.seed)
     elif rows.num_rows:
-        latest = LatestKeys(rows.num_rows)
-        fingerprints = fingerprints_of(rows.column("key"), seed=plan.seed)
-        taken = latest.put(fingerprints, to_numpy(rows.column("offset")))
-        assert taken == rows.num_rows, "there is room for each row"
-        rows = rows.take(to_arrow(latest.last_rows()))
+        rows = rows.take(to_arrow(last_rows(rows.column("key"), seed=plan.seed)))
     return rows if plan.tombstones else rows.filter(rows.column("value").is_valid())

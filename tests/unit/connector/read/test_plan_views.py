@@ -18,7 +18,7 @@ from clog.storage.errors import (
     VersionExpiredError,
 )
 from clog.storage.format.commits import Edit
-from clog.storage.keys.hashing import ROW_BYTES
+from clog.storage.keys.latest import ROW_BYTES
 from clog.storage.read.table import plan_table, table_batches
 from clog_testing.crash import expire
 from clog_testing.model import rows_in

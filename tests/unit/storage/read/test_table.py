@@ -12,7 +12,7 @@ from clog.cleaner import Cleaner
 from clog.storage import CorruptionError, InvalidInputError, VersionExpiredError
 from clog.storage.commit.versions import version_at_time
 from clog.storage.format.commits import Edit
-from clog.storage.keys.hashing import ROW_BYTES
+from clog.storage.keys.latest import ROW_BYTES
 from clog.storage.read.scan import READ_SCHEMA, stored_columns
 from clog.storage.read.table import plan_table, table_batches
 from clog.storage.store.contract import WrappingStore

@@ -59,7 +59,7 @@ def candidates(rows: int, keys: int, memory_bytes: int) -> dict[str, tuple[int, 
     full_bytes = SLOT_BYTES * (distinct * 10 // 9 + 2)
     full = OffsetMap(memory_bytes=full_bytes)
     assert usual.put(hashes, offsets) == full.put(hashes, offsets) == rows
-    assert usual.entries == full.entries == distinct
+    assert len(usual) == len(full) == distinct
     shares = [distinct / each.slots for each in (usual, full)]
     print(f"{rows} rows, {distinct} keys; filled {shares[0]:.2f} and {shares[1]:.2f}")
 

@@ -9,11 +9,13 @@ from limits import Patch
 import clog.cleaner.passes.offset_map
 import clog.cleaner.passes.ordered
 import clog.cleaner.passes.run_pass
+import clog.storage.keys.latest
 import clog.storage.log
 import clog.storage.read.ordered
 
 _ordered, _run_pass = clog.cleaner.passes.ordered, clog.cleaner.passes.run_pass
 _reading = clog.storage.read.ordered
+_latest = clog.storage.keys.latest
 _Ranking = clog.cleaner.passes.offset_map.Ranking
 
 
@@ -22,8 +24,8 @@ def reader_by_offset(patch: Patch) -> None:
     compared = _reading._compared
 
     def last(rows, order, seed):
-        words, _, offsets, counts = compared(rows, order, seed)
-        return words, offsets, offsets, counts
+        words, offsets, ranks = compared(rows, order, seed)
+        return words, offsets, _latest.ranks_of(offsets, _latest.counted(ranks))
 
     patch(_reading, "_compared", last)
 
@@ -35,25 +37,26 @@ def cleaner_by_offset(patch: Patch) -> None:
         del self
         orders = np.zeros(rows.num_rows, np.int64)
         none = np.zeros(rows.num_rows, np.bool_)
-        return clog.cleaner.passes.offset_map.ranks_of(orders, ~none), none
+        return _latest.ranks_of(orders, ~none), none
 
     patch(_Ranking, "of", last)
 
 
 def clean_part_not_asked(patch: Patch) -> None:
     """A pass compares what is dirty alone: an older record of a higher order is superseded."""
-    patch(_run_pass, "ask_clean", lambda *_, **__: None)
+    patch(_ordered, "_ask_clean", lambda _, __, mapped, **___: mapped.offset_map)
 
 
 def tombstone_leaves_losers(patch: Patch) -> None:
     """A tombstone goes at its horizon, whoever lost to it and is still there (H-O7)."""
-    sole = _run_pass.sole_tombstones
+    sole = _ordered._sole_tombstones
 
-    def any_due(store, plan, offset_map, *, ranking, hasher):
-        blind = SimpleNamespace(get=lambda hashes: np.full(len(hashes), -1), latest_offset=1 << 60)
+    def any_due(store, plan, best, *, ranking, hasher):
+        del best
+        blind = SimpleNamespace(knows=lambda h: np.zeros(len(h), bool), latest_offset=1 << 60)
         return sole(store, plan, blind, ranking=ranking, hasher=hasher)
 
-    patch(_run_pass, "sole_tombstones", any_due)
+    patch(_ordered, "_sole_tombstones", any_due)
     patch(_ordered.SoleTombstones, "left_alone", lambda *_: True)
 
 
@@ -94,7 +97,7 @@ def late_shield_one_another(patch: Patch) -> None:
     def shielding(self, rows):
         _, suspect = of(self, rows)
         orders = self.order.values(rows)
-        return clog.cleaner.passes.offset_map.ranks_of(orders, np.ones(len(orders), bool)), suspect
+        return _latest.ranks_of(orders, np.ones(len(orders), bool)), suspect
 
     patch(_Ranking, "of", shielding)
 

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
-from clog.cleaner.passes.offset_map import RANKED_SLOT_BYTES
 from clog.state import StateTable
 from clog.storage import Log, ManualClock
 from clog.storage.env import SeededIds
+from clog.storage.keys.latest import RANKED_ROW_BYTES
 from clog.storage.publications.source import view_masks
 from clog.storage.read.scan import plan_range, read_pieces
 from clog.storage.read.table import MAP_BYTES, plan_table, table_batches
@@ -173,7 +173,7 @@ class World:
         return {k: v for k, v in table.items() if self.drop or k not in self.late_keys}
 
     def clean(self, entries, meanwhile=(), nth=1):
-        memory = BIG if entries is None else (entries * 10 // 9 + 1) * RANKED_SLOT_BYTES
+        memory = BIG if entries is None else entries * RANKED_ROW_BYTES
         store = self.store
         if meanwhile:
             fault = Fault(

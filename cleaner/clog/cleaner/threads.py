@@ -56,8 +56,6 @@ MORE_MEMORY = (
 """What helps if there is too little."""
 SLOT_BYTES = 24
 """The size of an entry of an offset map."""
-RANKED_SLOT_BYTES = 32
-"""The size of an entry of a map that compares orders."""
 # The home slot is computed in 64 bits: 32 of the hash times the number of slots.
 _SLOTS_MAX = (1 << 32) - 1
 
@@ -67,7 +65,7 @@ Call = tuple[Callable[[], _T], int]
 """What is to be done, and the bytes that it holds until its result is taken."""
 
 
-def map_slots(memory_bytes: int, load_factor: float = 0.9, *, slot_bytes: int = SLOT_BYTES) -> int:
+def map_slots(memory_bytes: int, load_factor: float = 0.9) -> int:
     """Returns how many slots an offset map with that much memory has (S18)."""
     # Below 1 at least one slot stays empty; it ends the search for a hash below all others.
     if not 0.0 < load_factor < 1.0:
@@ -75,10 +73,10 @@ def map_slots(memory_bytes: int, load_factor: float = 0.9, *, slot_bytes: int = 
             f"log.cleaner.io.buffer.load.factor={load_factor} is outside (0, 1); "
             "use the default 0.9"
         )
-    slots = memory_bytes // slot_bytes
+    slots = memory_bytes // SLOT_BYTES
     if (capacity := int(slots * load_factor)) < 1:
         raise InvalidInputError(
-            f"an offset map of {memory_bytes} bytes holds {capacity} entries of {slot_bytes}"
+            f"an offset map of {memory_bytes} bytes holds {capacity} entries of {SLOT_BYTES}"
             f" bytes at load factor {load_factor}, but needs at least 1; increase"
             " log.cleaner.dedupe.buffer.size or decrease log.cleaner.threads"
         )

@@ -47,7 +47,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.cleaner.passes.offset_map import FoundDead, KeyHasher, MappedRange, OffsetMap
+from clog.cleaner.passes.offset_map import FoundDead, KeyHasher, KeyMap, MappedRange
 from clog.cleaner.selection import earliest_horizon_ms
 from clog.cleaner.threads import ALONE, CleanerThreads
 from clog.storage.env import dataclass
@@ -246,7 +246,7 @@ class Recheck:
 
     def __init__(
         self,
-        offset_map: OffsetMap,
+        offset_map: KeyMap,
         mapped: MappedRange,
         hasher: KeyHasher,
         *,
@@ -493,7 +493,7 @@ class Judge:
         recheck: is given the rows that stay.
     """
 
-    offset_map: OffsetMap
+    offset_map: KeyMap
     mapped: MappedRange
     found: FoundDead
     hasher: KeyHasher
@@ -551,7 +551,7 @@ class Judge:
         """Finds what the map supersedes in a segment, for a judge with a later map."""
         for chunk in segment.chunks:
             if (
-                self.offset_map.entries
+                len(self.offset_map)
                 and not chunk.aborted
                 and self.log_start < chunk.next
                 and self._reaches(chunk)
@@ -608,7 +608,7 @@ class Judge:
         tombstones_count = self._tombstones_count(chunk)
         if chunk.base >= self.log_start and not (
             self._reaches(chunk)
-            and (tombstones_count or self.offset_map.entries or chunk.next > self.first_dirty)
+            and (tombstones_count or len(self.offset_map) or chunk.next > self.first_dirty)
         ):
             return partial(JudgedChunk, chunk)
         is_whole = chunk.base >= self.log_start and self.found.of(chunk) is None

@@ -30,10 +30,8 @@ are in offset order, and a slot keeps the larger: later rows of its key may have
 
 All rows of one key make the same walk and so end at the same slot: no key enters twice.
 
-*Ranked*. Where the record with the highest order wins, not the last one (`orders`), a slot has a
-fourth word, its *rank*: the order + 1, and in the uppermost bit whether a row of its key is not a
-suspect. Its offset is that of the row with the highest order. Rows are put in the order of ranks,
-so the last row of a slot wins here, too; the slot's own entry is compared first.
+Where the record with the highest order wins, not the last one (`orders`), a pass uses the ranked
+map of tables instead (`keys.latest`), which answers the same questions.
 
 The home comes from the upper half of ``high ^ low``, the step from the lower half. A caller that
 maps only some hashes (the table view, by ranges) selects on one of the two words; the other one
@@ -77,7 +75,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -85,11 +83,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.cleaner.selection import PassStats
-from clog.cleaner.threads import ALONE, RANKED_SLOT_BYTES, SLOT_BYTES, CleanerThreads, map_slots
+from clog.cleaner.threads import ALONE, SLOT_BYTES, CleanerThreads, map_slots
 from clog.storage.env import dataclass
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.manifest import Manifest
 from clog.storage.keys.hashing import hash_keys
+from clog.storage.keys.latest import LatestKeys, Ranks, ranks_of
 from clog.storage.numpy_arrays import Hashes, Mask, Offsets, to_numpy
 from clog.storage.objects.orders import Ordering, Pairs, suspects
 from clog.storage.read.scan import ReadPiece, plan_range, read_pieces
@@ -101,13 +100,10 @@ if TYPE_CHECKING:
 _Words = npt.NDArray[np.uint64]
 _Places = npt.NDArray[np.int64]
 """Where slots begin in the table: slot number times the words per slot."""
-_Entries = tuple[_Words, _Words, Offsets, _Words]
-"""High words, low words, offsets + 1, and ranks: none if the map is not ranked."""
+_Entries = tuple[_Words, _Words, Offsets]
+"""High words, low words, offsets + 1."""
 
-_WORD_BYTES: Final = 8
-_COUNTS: Final = np.uint64(1 << 63)
-_ORDER: Final = np.uint64((1 << 63) - 1)
-_NO_RANKS: Final = np.zeros(0, np.uint64)
+_WORDS_EACH: Final = 3
 # Bounds the scratch memory of a search; smaller chunks pay more for calls than for rows.
 _CHUNK_ROWS: Final = 1 << 17
 # With this many rows the home slots stay in the cache from the first look to the last word.
@@ -126,26 +122,19 @@ class OffsetMap:
     """Key hash -> last offset, in a fixed amount of memory (S18).
 
     ``memory_bytes`` is the share of one cleaner thread: it gives ``memory_bytes // 24`` slots, of
-    which at most the fraction ``load_factor`` is filled; or ``memory_bytes // 32`` slots if it
-    ``is_ranked``: then ``ties`` counts the rows that have the order of another row of their key.
-    While rows are put or looked up, up to 24 MiB of scratch memory are added.
+    which at most the fraction ``load_factor`` is filled. While rows are put or looked up, up to 24
+    MiB of scratch memory are added.
     """
 
-    __slots__ = (
-        *("_capacity", "_entries", "_latest_offset", "_slots", "_steps", "_table", "_words_each"),
-        *("is_ranked", "ties"),
-    )
+    __slots__ = ("_capacity", "_entries", "_latest_offset", "_slots", "_steps", "_table")
+    row_bytes: Final = SLOT_BYTES
 
-    def __init__(
-        self, *, memory_bytes: int, load_factor: float = 0.9, is_ranked: bool = False
-    ) -> None:
-        slot_bytes = RANKED_SLOT_BYTES if is_ranked else SLOT_BYTES
-        slots = self._slots = map_slots(memory_bytes, load_factor, slot_bytes=slot_bytes)
-        self.is_ranked, self._words_each = is_ranked, slot_bytes // _WORD_BYTES
+    def __init__(self, *, memory_bytes: int, load_factor: float = 0.9) -> None:
+        slots = self._slots = map_slots(memory_bytes, load_factor)
         self._capacity = int(slots * load_factor)
-        self._table = np.zeros(slots * self._words_each, dtype=np.uint64)
-        self._steps = _coprime_steps(slots) * self._words_each
-        self._entries = self.ties = 0
+        self._table = np.zeros(slots * _WORDS_EACH, dtype=np.uint64)
+        self._steps = _coprime_steps(slots) * _WORDS_EACH
+        self._entries = 0
         self._latest_offset = -1
 
     @property
@@ -158,9 +147,8 @@ class OffsetMap:
         """The number of keys that fit."""
         return self._capacity
 
-    @property
-    def entries(self) -> int:
-        """The number of keys in the map."""
+    def __len__(self) -> int:
+        """Returns the number of keys in the map."""
         return self._entries
 
     @property
@@ -173,12 +161,12 @@ class OffsetMap:
         """The last offset that the map covers, -1 if it covers none."""
         return self._latest_offset
 
-    def put(self, hashes: Hashes, offsets: Offsets, ranks: _Words = _NO_RANKS) -> int:
+    def put(self, hashes: Hashes, offsets: Offsets) -> int:
         """Enters rows in order until the map is full, and returns the number of rows taken.
 
         The result is that of entering row by row: a row whose key is already in the map always
         fits; the first row whose new key does not fit stops it (S20). ``offsets`` increase, also
-        from one call to the next. ``ranks``: those of the rows, if the map is ranked.
+        from one call to the next.
         """
         assert hashes.shape == (len(offsets), 2), "one hash of two words for each offset"
         taken = 0
@@ -186,9 +174,7 @@ class OffsetMap:
             end = taken + self._fitting(hashes[taken:])
             if end == taken:
                 break
-            if self.is_ranked:
-                self._note_ties(hashes[taken:end], ranks[taken:end])
-            self._put(hashes[taken:end], offsets[taken:end], ranks[taken:end])
+            self._put(hashes[taken:end], offsets[taken:end])
             taken = end
         return taken
 
@@ -214,36 +200,13 @@ class OffsetMap:
         return found
 
     def superseded(self, hashes: Hashes, offsets: Offsets) -> Mask:
-        """Returns which rows do not win among those of their keys, as far as the map has these. A
-        ranked map has got all rows of its keys up to `latest_offset`.
-        """
-        winners = self.get(hashes)
-        lost: Mask = winners > offsets
-        if self.is_ranked:
-            lost = (winners >= 0) & (winners != offsets) & (offsets <= self._latest_offset)
+        """Returns which rows are not the last of their keys, as far as the map has these."""
+        lost: Mask = self.get(hashes) > offsets
         return lost
-
-    def raise_known(self, hashes: Hashes, offsets: Offsets, ranks: _Words) -> None:
-        """Gives a ranked map rows from elsewhere, of any keys, which may rank higher."""
-        for start in range(0, len(hashes), _CHUNK_ROWS):
-            end = start + _CHUNK_ROWS
-            high, low, following, some = self._in_order(
-                *_halves(hashes[start:end]), offsets[start:end] + 1, ranks[start:end]
-            )
-            places, same = self._locate(high, low)
-            known = np.flatnonzero(same)
-            self.ties += int(np.count_nonzero(self._is_tied(places, same, some)))
-            self._merge(places.take(known), following.take(known), some.take(known))
-
-    def counting(self, hashes: Hashes) -> Mask:
-        """Returns which keys a ranked map has with a row that is not a suspect."""
-        places, same = self._locate(*_halves(hashes))
-        found: Mask = same & (self._ranks.take(places) >= _COUNTS)
-        return found
 
     def last_offsets(self) -> Offsets:
         """Returns the last offset of each key, ascending; 8 bytes an entry."""
-        following = self._following[:: self._words_each]
+        following = self._following[::_WORDS_EACH]
         last: Offsets = following[following > 0] - 1
         last.sort()
         return last
@@ -251,9 +214,9 @@ class OffsetMap:
     def is_last(self, start: int, end: int) -> Mask:
         """Returns which offsets of ``[start, end)`` are the last one of a key; one byte each."""
         found = np.zeros(end - start, np.bool_)
-        words = self._words_each
-        for first in range(0, len(self._table), words * _CHUNK_ROWS):
-            following = self._following[first : first + words * _CHUNK_ROWS : words]
+        words = _WORDS_EACH * _CHUNK_ROWS
+        for first in range(0, len(self._table), words):
+            following = self._following[first : first + words : _WORDS_EACH]
             inside = following[(following > start) & (following <= end)]
             inside -= start + 1
             found[inside] = True
@@ -262,7 +225,7 @@ class OffsetMap:
     def clear(self) -> None:
         """Forgets everything; the memory is kept."""
         self._table.fill(0)
-        self._entries = self.ties = 0
+        self._entries = 0
         self._latest_offset = -1
 
     # The three words of a slot, so that a place indexes each of them.
@@ -280,10 +243,6 @@ class OffsetMap:
         """One past the last offset of the key; 0 in an empty slot."""
         return self._table[2:].view(np.int64)
 
-    @property
-    def _ranks(self) -> _Words:
-        return self._table[3:]
-
     def _fitting(self, hashes: Hashes) -> int:
         """Returns how many of the next rows are sure to fit; 0 only if the first one does not."""
         room = self._capacity - self._entries
@@ -295,84 +254,43 @@ class OffsetMap:
         # Some of these may share a key and leave room for more: the next call finds out.
         return len(hashes) if len(new) <= room else int(new[room])
 
-    def _put(self, hashes: Hashes, offsets: Offsets, ranks: _Words) -> None:
+    def _put(self, hashes: Hashes, offsets: Offsets) -> None:
         """Enters all rows; there is room for them."""
         assert offsets[0] > self._latest_offset, "offsets increase from call to call"
         assert bool(np.all(offsets[1:] > offsets[:-1])), "offsets increase within a call"
         left: list[_Entries] = []
         for start in range(0, len(offsets), _SLICE_ROWS):
             end = start + _SLICE_ROWS
-            entries = *_halves(hashes[start:end]), offsets[start:end] + 1, ranks[start:end]
+            entries = *_halves(hashes[start:end]), offsets[start:end] + 1
             left.extend(self._put_at_home(*entries))
-            if end >= len(offsets) or sum(len(rows) for _, _, rows, _ in left) >= _LEFT_ROWS:
+            if end >= len(offsets) or sum(len(rows) for _, _, rows in left) >= _LEFT_ROWS:
                 self._put_anywhere(*map(np.concatenate, zip(*left, strict=True)))
                 left.clear()
         self._latest_offset = int(offsets[-1])
 
-    def _put_at_home(
-        self, high: _Words, low: _Words, following: Offsets, ranks: _Words
-    ) -> list[_Entries]:
+    def _put_at_home(self, high: _Words, low: _Words, following: Offsets) -> list[_Entries]:
         """Does M1 to M3 at home slots alone; returns what is left: rows and evicted entries."""
-        if self.is_ranked:
-            high, low, following, ranks = self._in_order(high, low, following, ranks)
         places = self._homes_of(high, low)
         larger, same = self._compare(places, high, low)
         known = np.flatnonzero(same)
-        if self.is_ranked:
-            self._merge(places.take(known), following.take(known), ranks.take(known))
-        else:
-            self._following[places.take(known)] = following.take(known)
+        self._following[places.take(known)] = following.take(known)
         new, walking = np.flatnonzero(~(larger | same)), np.flatnonzero(larger)
-        entries = _taken((high, low, following, ranks), new)
+        entries = _taken((high, low, following), new)
         lost, evicted = self._claim(places.take(new), *entries)
         walking = np.concatenate((walking, new[lost]))
-        return [_taken((high, low, following, ranks), walking), evicted]
+        return [_taken((high, low, following), walking), evicted]
 
-    def _put_anywhere(self, high: _Words, low: _Words, following: Offsets, ranks: _Words) -> None:
+    def _put_anywhere(self, high: _Words, low: _Words, following: Offsets) -> None:
         """Does M1 to M3 for entries in any order, of whose keys the map may have later ones."""
-        entries = high, low, following, ranks = self._in_order(high, low, following, ranks)
+        order = np.argsort(following)
+        entries = high, low, following = _taken((high, low, following), order)
         places, same = self._locate(high, low)
         known, new = np.flatnonzero(same), np.flatnonzero(~same)
         at = places.take(known)
-        if self.is_ranked:
-            self._merge(at, following.take(known), ranks.take(known))
-        else:
-            self._following[at] = np.maximum(self._following.take(at), following.take(known))
+        self._following[at] = np.maximum(self._following.take(at), following.take(known))
         self._enter(*_taken(entries, new), places.take(new))
 
-    def _in_order(self, high: _Words, low: _Words, following: Offsets, ranks: _Words) -> _Entries:
-        """Returns the entries from the lowest rank to the highest."""
-        by_rank = self.is_ranked
-        order = np.lexsort((following, ranks & _ORDER)) if by_rank else np.argsort(following)
-        return _taken((high, low, following, ranks), order)
-
-    def _merge(self, at: _Places, following: Offsets, ranks: _Words) -> None:
-        """Puts rows, lowest rank first, into those slots of a ranked map where they rank higher."""
-        self._ranks[at[ranks >= _COUNTS]] |= _COUNTS
-        had = self._ranks.take(at)
-        mine, theirs = had & _ORDER, ranks & _ORDER
-        wins = (theirs > mine) | ((theirs == mine) & (following > self._following.take(at)))
-        self._following[at[wins]] = following[wins]
-        self._ranks[at[wins]] = theirs[wins] | (had[wins] & _COUNTS)
-
-    def _note_ties(self, hashes: Hashes, ranks: _Words) -> None:
-        """Counts rows that have the order of an earlier one, in the map or among themselves."""
-        orders, (high, low) = ranks & _ORDER, _halves(hashes)
-        tied = self._is_tied(*self._locate(high, low), ranks)
-        by = np.lexsort((orders, low, high))
-        sorted_ = [column.take(by) for column in (orders, low, high)]
-        again = np.logical_and.reduce([column[1:] == column[:-1] for column in sorted_])
-        tied[by[1:][again & (sorted_[0][1:] > 0)]] = True
-        self.ties += int(np.count_nonzero(tied))
-
-    def _is_tied(self, places: _Places, same: Mask, ranks: _Words) -> Mask:
-        orders = ranks & _ORDER
-        tied: Mask = same & (orders > 0) & ((self._ranks.take(places) & _ORDER) == orders)
-        return tied
-
-    def _enter(
-        self, high: _Words, low: _Words, following: Offsets, ranks: _Words, places: _Places
-    ) -> None:
+    def _enter(self, high: _Words, low: _Words, following: Offsets, places: _Places) -> None:
         """Enters rows with new keys, each of which is where its search ended (M3).
 
         Rows of one key stay in offset order, and always walk or wait together.
@@ -381,12 +299,12 @@ class OffsetMap:
         standing = np.arange(len(places))
         walking = standing[:0]
         while len(places):
-            entries = high, low, following, ranks
+            entries = high, low, following
             lost, out = self._claim(places.take(standing), *_taken(entries, standing))
             stay = np.concatenate((walking, standing[lost]))
-            out_high, out_low, _, _ = out
+            out_high, out_low, _ = out
             joined = zip(_taken(entries, stay), out, strict=True)
-            high, low, following, ranks = (np.concatenate(both) for both in joined)
+            high, low, following = (np.concatenate(both) for both in joined)
             places = np.concatenate((places.take(stay), self._homes_of(out_high, out_low)))
             steps = np.concatenate((steps.take(stay), self._steps_of(out_high, out_low)))
             larger, _ = self._compare(places, high, low)
@@ -394,7 +312,7 @@ class OffsetMap:
             places[walking] = self._next(places.take(walking), steps.take(walking))
 
     def _claim(
-        self, places: _Places, high: _Words, low: _Words, following: Offsets, ranks: _Words
+        self, places: _Places, high: _Words, low: _Words, following: Offsets
     ) -> tuple[npt.NDArray[np.intp], _Entries]:
         """Gives each place to one of the rows that ended there.
 
@@ -407,18 +325,13 @@ class OffsetMap:
         taken, before = places.take(won), before.take(won)
         occupied = np.flatnonzero(before)
         left = taken.take(occupied)
-        out_ranks = self._ranks.take(left) if self.is_ranked else ranks
-        evicted = self._high.take(left), self._low.take(left), before.take(occupied), out_ranks
+        evicted = self._high.take(left), self._low.take(left), before.take(occupied)
         self._high[taken] = high.take(won)
         self._low[taken] = low.take(won)
-        if self.is_ranked:
-            self._ranks[taken] = ranks.take(won)
         self._entries += len(won) - len(occupied)
         there = places.take(others)
         lost = self._high.take(there) != high.take(others)
         lost |= self._low.take(there) != low.take(others)
-        if self.is_ranked:  # The rows that are done had the winner's key.
-            self._ranks[there[~lost & (ranks.take(others) >= _COUNTS)]] |= _COUNTS
         return others[lost], evicted
 
     def _locate(self, high: _Words, low: _Words) -> tuple[_Places, Mask]:
@@ -456,7 +369,7 @@ class OffsetMap:
         return larger, same
 
     def _homes_of(self, high: _Words, low: _Words) -> _Places:
-        return _scaled((high ^ low) >> _HALF, self._slots) * self._words_each
+        return _scaled((high ^ low) >> _HALF, self._slots) * _WORDS_EACH
 
     def _steps_of(self, high: _Words, low: _Words) -> _Places:
         return self._steps.take(_scaled((high ^ low) & _LOWER, len(self._steps)))
@@ -467,18 +380,9 @@ class OffsetMap:
         return places
 
 
-def ranks_of(orders: Offsets, counts: Mask) -> _Words:
-    """Returns the ranks of rows with these orders, given whether each is not a suspect."""
-    ranks: _Words = (orders + 1).view(np.uint64) | np.where(counts, _COUNTS, np.uint64(0))
-    return ranks
-
-
 def _taken(entries: _Entries, rows: npt.NDArray[np.intp]) -> _Entries:
-    high, low, following, ranks = entries
-    return (
-        *(high.take(rows), low.take(rows), following.take(rows)),
-        ranks.take(rows) if len(ranks) else ranks,
-    )
+    high, low, following = entries
+    return high.take(rows), low.take(rows), following.take(rows)
 
 
 def _halves(hashes: Hashes) -> tuple[_Words, _Words]:
@@ -498,6 +402,8 @@ def _coprime_steps(slots: int) -> npt.NDArray[np.int64]:
     return coprime
 
 
+KeyMap = OffsetMap | LatestKeys
+"""The map of a pass; a `LatestKeys` if it is ranked."""
 WINDOW_OFFSETS = 1 << 24
 """How many offsets of the mapped range are unfolded together, one byte each."""
 FOUND_BYTES_MAX = 32 << 20
@@ -508,6 +414,7 @@ class MappedRange:
     """The range ``[start, end)`` of a map.
 
     Args:
+        offset_map: the map, a `LatestKeys` if it is ranked.
         keyless: the first and the last offset of a record without a key, which the map does not
             know; None if there is none.
         records: how many records with a key the map took of ``judged``.
@@ -517,7 +424,7 @@ class MappedRange:
 
     def __init__(
         self,
-        offset_map: OffsetMap,
+        offset_map: KeyMap,
         start: int,
         end: int,
         keyless: tuple[int, int] | None,
@@ -530,7 +437,7 @@ class MappedRange:
         self.end = end
         self.records = records
         self.suspects = suspects
-        self._map = offset_map
+        self.offset_map = offset_map
         self._keyless = keyless
         self._judged = judged or (start, end)
         # One value, since several threads may look and unfold.
@@ -539,11 +446,11 @@ class MappedRange:
     def latest_judged(self) -> int:
         """Returns how many keys have their last offset in the range that is judged."""
         low, high = max(self._judged[0], self.start), min(self._judged[1], self.end)
-        if (low, high) == (self.start, self.end) and not self._map.is_ranked:
-            return self._map.entries
+        if (low, high) == (self.start, self.end) and isinstance(self.offset_map, OffsetMap):
+            return len(self.offset_map)
         steps = range(low, high, WINDOW_OFFSETS)
         spans = ((at, min(at + WINDOW_OFFSETS, high)) for at in steps)
-        return sum(int(np.count_nonzero(self._map.is_last(*span))) for span in spans)
+        return sum(int(np.count_nonzero(self.offset_map.is_last(*span))) for span in spans)
 
     def decides(self, chunk: Chunk) -> bool:
         """Returns whether the chunk's rows are judged by their offsets alone: all are in the range,
@@ -576,7 +483,7 @@ class MappedRange:
         low, high, is_last = self._window
         if start < low or end > high:
             low, high = start, max(end, min(start + WINDOW_OFFSETS, self.end))
-            is_last = self._map.is_last(low, high)
+            is_last = self.offset_map.is_last(low, high)
             self._window = low, high, is_last
         return is_last[start - low : end - low]
 
@@ -668,15 +575,15 @@ def empty_map(
     share_bytes: int,
     *,
     is_ranked: bool = False,
-) -> OffsetMap:
+) -> KeyMap:
     """Makes the map of a range: no larger than a thread's share, and no larger than its records can
     use. Touching the pages of a large map that stays almost empty takes longer than filling it.
     """
     records = sum(piece.rows for piece in plan_range(manifest, partition, *dirty))
+    if is_ranked:
+        return LatestKeys.within(share_bytes, rows=records, is_ranked=True)
     # Half full is as fast as empty, 0.9 is not.
-    slot_bytes = RANKED_SLOT_BYTES if is_ranked else SLOT_BYTES
-    memory_bytes = min(share_bytes, (2 * records + 2) * slot_bytes)
-    return OffsetMap(memory_bytes=memory_bytes, is_ranked=is_ranked)
+    return OffsetMap(memory_bytes=min(share_bytes, (2 * records + 2) * SLOT_BYTES))
 
 
 SUSPECTS_MAX = 1 << 20
@@ -698,7 +605,7 @@ class Ranking:
         """Returns the columns to be read for it, together with others."""
         return [*others, *{self.order.column} - {*others}]
 
-    def of(self, rows: pa.RecordBatch) -> tuple[_Words, Mask]:
+    def of(self, rows: pa.RecordBatch) -> tuple[Ranks, Mask]:
         """Returns the ranks of rows, and which rows are suspects."""
         orders, offsets = self.order.values(rows), to_numpy(rows.column("offset"))
         suspect = suspects(orders, offsets, self.pairs)
@@ -711,7 +618,7 @@ def build_map(
     partition: int,
     dirty: tuple[int, int],
     *,
-    offset_map: OffsetMap,
+    offset_map: KeyMap,
     hasher: KeyHasher,
     stats: PassStats,
     index_filter: "IndexFilter | None" = None,
@@ -757,7 +664,7 @@ def build_map(
     # would never end (KAFKA-8764).
     offset_map.advance(covered - 1)
     stats.maps += 1
-    stats.map_entries += offset_map.entries
+    stats.map_entries += len(offset_map)
     return MappedRange(
         *(offset_map, start, covered, keyless),
         records=waiting.taken,
@@ -769,21 +676,22 @@ def build_map(
 @dataclass(frozen=True, slots=True, eq=False)
 class _Hashed:
     """Rows of the range: their number, the hashes and offsets of those with a key, the first and
-    the last offset of those without one; for a ranked map their ranks, and which are suspects.
+    the last offset of those without one; for a ranked map their ranks, else none, and which are
+    suspects.
     """
 
     rows: int
     hashes: Hashes
     offsets: Offsets
     keyless: tuple[int, int] | None
-    ranks: _Words = field(default_factory=lambda: _NO_RANKS)
+    ranks: tuple[Ranks, ...] = ()
     suspect: Mask | None = None
 
     def below(self, offset: int) -> "_Hashed":
         """Returns the rows below an offset."""
         some = slice(0, int(np.searchsorted(self.offsets, offset)))
         kept = self.hashes[some], self.offsets[some]
-        return _Hashed(self.rows, *kept, self.keyless, self.ranks[some])
+        return _Hashed(self.rows, *kept, self.keyless, tuple(r[some] for r in self.ranks))
 
 
 @dataclass(slots=True)
@@ -838,27 +746,27 @@ def _hashed(
             keys, offsets = keys.filter(valid), offsets.filter(valid)
         if index_filter is not None:
             index_filter.note(keys)
-        ranked = () if ranking is None else ranking.of(batch.filter(batch.column("key").is_valid()))
-        yield _Hashed(batch.num_rows, hasher(keys), to_numpy(offsets), keyless, *ranked)
+        entries = batch.num_rows, hasher(keys), to_numpy(offsets), keyless
+        if ranking is None:
+            yield _Hashed(*entries)
+        else:
+            ranks, suspect = ranking.of(batch.filter(batch.column("key").is_valid()))
+            yield _Hashed(*entries, (ranks,), suspect)
 
 
 @dataclass(slots=True)
 class _Waiting:
     """Rows on their way into a map, enough for a put; ``taken`` of those to be judged are in it."""
 
-    offset_map: OffsetMap
+    offset_map: KeyMap
     judged: tuple[int, int]
-    hashes: list[Hashes] = field(default_factory=list)
-    offsets: list[Offsets] = field(default_factory=list)
-    ranks: list[_Words] = field(default_factory=list)
+    parts: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
     rows: int = 0
     taken: int = 0
 
     def add(self, hashed: _Hashed) -> int | None:
         """Adds rows; returns the offset of the first that did not fit, None if all did so far."""
-        self.hashes.append(hashed.hashes)
-        self.offsets.append(hashed.offsets)
-        self.ranks.append(hashed.ranks)
+        self.parts.append((hashed.hashes, hashed.offsets, *hashed.ranks))
         self.rows += len(hashed.offsets)
         return self.put() if self.rows >= _PUT_ROWS else None
 
@@ -866,10 +774,9 @@ class _Waiting:
         """Puts the waiting rows into the map; returns the same as `add`."""
         if not self.rows:
             return None
-        hashes, offsets = np.concatenate(self.hashes), np.concatenate(self.offsets)
-        ranks = np.concatenate(self.ranks)
-        self.hashes, self.offsets, self.ranks, self.rows = [], [], [], 0
-        taken = self.offset_map.put(hashes, offsets, ranks)
+        hashes, offsets, *ranks = map(np.concatenate, zip(*self.parts, strict=True))
+        self.parts, self.rows = [], 0
+        taken = self.offset_map.put(hashes, offsets, *ranks)
         first, behind = np.searchsorted(offsets[:taken], self.judged)
         self.taken += int(behind - first)
         return int(offsets[taken]) if taken < len(offsets) else None

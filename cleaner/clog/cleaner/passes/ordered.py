@@ -2,12 +2,12 @@
 S57, `orders`): what they do in addition to the usual steps. ``tests/models/ordering.py`` has each
 rule, and a history that breaks without it.
 
-*The winner may be older.* After P1 the clean part is looked up (`ask_clean`): it has at most one
+*The winner may be older.* After P1 the clean part is looked up (`completed`): it has at most one
 row of each key of the map, which may beat those of the dirty part. Then the map has the winner of
 each key, and all other rows of the key are superseded, wherever they are: judging compares offsets
 alone. One map feeds a pass here.
 
-*Tombstones* are removed only when no other record of their key is left (`sole_tombstones`). A
+*Tombstones* are removed only when no other record of their key is left (`SoleTombstones`). A
 record that lost to one may be anywhere, and would come back: in what the pass covers, since the
 pass may stop after the tombstone's group; beyond it; or appended since that was checked, for which
 the commit looks once more (`SoleTombstones.left_alone`). So a tombstone to be removed is in the
@@ -24,8 +24,9 @@ in favour of one that is dropped later. Readers show no suspect by itself until 
 changes by it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +38,6 @@ from clog.cleaner.passes.judge import IndexFilter
 from clog.cleaner.passes.offset_map import (
     KeyHasher,
     MappedRange,
-    OffsetMap,
     Ranking,
     build_map,
     empty_map,
@@ -51,12 +51,12 @@ from clog.storage.env import dataclass
 from clog.storage.format.chunks import Chunk, DeadMark, Replacement, read_bitmap, write_dead_rows
 from clog.storage.format.commits import Commit, Edit
 from clog.storage.format.manifest import Manifest, apply
+from clog.storage.keys.latest import LatestKeys
 from clog.storage.numpy_arrays import Mask, Offsets, scalar, to_numpy
 from clog.storage.objects.orders import Pairs, decided, with_removed
 from clog.storage.read.scan import (
     DELETE_HORIZON,
     Isolation,
-    ReadPiece,
     piece_of,
     plan_range,
     presence_column,
@@ -70,16 +70,39 @@ TOMBSTONES_MAX = 1 << 20
 _Words = npt.NDArray[np.uint64]
 
 
-def ask_clean(
+def completed(
     store: Store,
     plan: PassPlan,
-    offset_map: OffsetMap,
+    mapped: MappedRange,
     *,
     ranking: Ranking,
     hasher: KeyHasher,
     index_filter: IndexFilter,
-) -> None:
-    """Adds to the map the records of its keys below the first dirty offset."""
+    stats: PassStats,
+) -> "SoleTombstones":
+    """Adds to a ranked map what the clean part has of its keys, and counts late and tied records;
+    returns which tombstones may be removed.
+    """
+    how: Any = {"ranking": ranking, "hasher": hasher}
+    best = _ask_clean(store, plan, mapped, index_filter=index_filter, **how)
+    sole = _sole_tombstones(store, plan, best, **how)
+    stats.records_late += len(_late_offsets(mapped, best))
+    stats.records_tied += best.ties
+    return sole
+
+
+def _ask_clean(
+    store: Store,
+    plan: PassPlan,
+    mapped: MappedRange,
+    *,
+    ranking: Ranking,
+    hasher: KeyHasher,
+    index_filter: IndexFilter,
+) -> LatestKeys:
+    """Adds to the map the records of its keys below the first dirty offset; returns the map."""
+    best = mapped.offset_map
+    assert isinstance(best, LatestKeys), "only ranks compare orders"
     first, schema = plan.dirty[0], plan.manifest.head.log.schema
     start = plan.manifest.head.partitions.start[plan.partition]
     chunks = (c for s in plan.manifest.segments[plan.partition] for c in s.chunks)
@@ -91,16 +114,11 @@ def ask_clean(
         and not c.aborted
         and not (c.next <= first and index_filter.holds_none(store, c))
     ]
-    for keys, offsets, ranks, _ in _ranked(store, pieces, ranking):
-        offset_map.raise_known(hasher(keys), offsets, ranks)
-
-
-def _ranked(
-    store: Store, pieces: Sequence[ReadPiece], ranking: Ranking
-) -> Iterator[tuple[pa.Array, Offsets, _Words, Mask]]:
     for batch in read_pieces(store, pieces, columns=ranking.columns("offset", "key")):
         rows = batch.filter(batch.column("key").is_valid())
-        yield rows.column("key"), to_numpy(rows.column("offset")), *ranking.of(rows)
+        ranks, _ = ranking.of(rows)
+        best.compare(hasher(rows.column("key")), to_numpy(rows.column("offset")), ranks)
+    return best
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,8 +156,8 @@ class SoleTombstones(HeldTombstones):
         )
 
 
-def sole_tombstones(
-    store: Store, plan: PassPlan, offset_map: OffsetMap, *, ranking: Ranking, hasher: KeyHasher
+def _sole_tombstones(
+    store: Store, plan: PassPlan, best: LatestKeys, *, ranking: Ranking, hasher: KeyHasher
 ) -> SoleTombstones:
     """Returns the due tombstones that are the only records of their keys, going by the map."""
     p, manifest = plan.partition, plan.manifest
@@ -153,9 +171,9 @@ def sole_tombstones(
     hashes = np.concatenate([some for _, some in found])
     offsets = np.concatenate([to_numpy(rows.column("offset")) for rows, _ in found])
     orders = np.concatenate([ranking.order.values(rows) for rows, _ in found])
-    alone = offset_map.get(hashes) < 0
+    alone = ~best.knows(hashes)
     alone[TOMBSTONES_MAX:] = False
-    for some in _words_of(store, manifest, p, (offset_map.latest_offset + 1, end), hasher):
+    for some in _words_of(store, manifest, p, (best.latest_offset + 1, end), hasher):
         alone &= ~np.isin(hashes[:, 0], some)
     return replace(
         none, offsets=offsets[alone], orders=orders[alone], words=hashes[alone, 0].copy()
@@ -231,8 +249,8 @@ def without_late(
         stats=PassStats(),
         ranking=replace(ranking, stops=False),
     )
-    ask_clean(store, plan, offset_map, ranking=ranking, hasher=hasher, index_filter=index_filter)
-    late = late_offsets(mapped, offset_map)
+    how: Any = {"ranking": ranking, "hasher": hasher, "index_filter": index_filter}
+    late = _late_offsets(mapped, _ask_clean(store, plan, mapped, **how))
     if not _commit_decided(handle, plan, mapped.end, late):
         return None
     stats.records_late += len(late)
@@ -247,10 +265,10 @@ def _has_suspects(store: Store, plan: PassPlan, ranking: Ranking) -> bool:
     return any(ranking.of(batch)[1].any() for batch in batches)
 
 
-def late_offsets(mapped: MappedRange, offset_map: OffsetMap) -> Offsets:
+def _late_offsets(mapped: MappedRange, best: LatestKeys) -> Offsets:
     """Returns the offsets of suspects whose keys have no other record, ascending."""
     parts = [
-        offsets[(offsets < mapped.end) & ~offset_map.counting(hashes)]
+        offsets[(offsets < mapped.end) & ~best.counts(hashes)]
         for hashes, offsets in mapped.suspects
     ]
     return np.concatenate([np.zeros(0, np.int64), *parts])

@@ -67,7 +67,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, fields, replace
 from operator import attrgetter
-from typing import Any, Self
+from typing import Self
 
 from clog.cleaner.masks import MaskCarrier
 from clog.cleaner.passes.judge import IndexFilter, Judge, JudgedSegment
@@ -79,14 +79,7 @@ from clog.cleaner.passes.offset_map import (
     build_map,
     empty_map,
 )
-from clog.cleaner.passes.ordered import (
-    SoleTombstones,
-    ask_clean,
-    late_offsets,
-    sole_tombstones,
-    with_orders,
-    without_late,
-)
+from clog.cleaner.passes.ordered import SoleTombstones, completed, with_orders, without_late
 from clog.cleaner.passes.rewriter import (
     AT_COMMIT,
     Group,
@@ -106,8 +99,6 @@ from clog.cleaner.selection import (
     latest_horizon_ms,
 )
 from clog.cleaner.threads import (
-    RANKED_SLOT_BYTES,
-    SLOT_BYTES,
     CleanerThreads,
     GatheredStore,
     MeteredStore,
@@ -589,9 +580,8 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
     p, manifest, (first, end) = plan.partition, plan.manifest, plan.dirty
     stats = tools.progress.stats
     ranking, found = _ranking(plan), FoundDead()
-    is_ranked, slot_bytes = ranking is not None, RANKED_SLOT_BYTES if ranking else SLOT_BYTES
     memory = tools.threads.map_bytes
-    offset_map = empty_map(manifest, p, plan.dirty, memory, is_ranked=is_ranked)
+    offset_map = empty_map(manifest, p, plan.dirty, memory, is_ranked=ranking is not None)
     log_start, at = manifest.head.partitions.start[p], first
     sealed = plan.sealed
     clean = (c for s in sealed for c in s.chunks if c.next <= first)
@@ -610,12 +600,14 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
         )
         held = plan.held
         if ranking is not None:
-            how: Any = {"ranking": ranking, "hasher": tools.hasher}
-            ask_clean(store, plan, offset_map, index_filter=index_filter, **how)
-            held = sole_tombstones(store, plan, offset_map, **how)
-            stats.records_late += len(late_offsets(mapped, offset_map))
-            stats.records_tied += offset_map.ties
-        used = offset_map.entries * slot_bytes / memory
+            held = completed(
+                *(store, plan, mapped),
+                ranking=ranking,
+                hasher=tools.hasher,
+                index_filter=index_filter,
+                stats=stats,
+            )
+        used = len(offset_map) * offset_map.row_bytes / memory
         stats.map_utilization = max(stats.map_utilization, used)
         judge = Judge(
             *(offset_map, mapped, found, tools.hasher, log_start, first, plan.now_ms),
@@ -626,7 +618,7 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
         )
         if (
             mapped.end == end
-            or is_ranked
+            or ranking is not None
             or stats.maps == MAPS_MAX
             or found.size_bytes > FOUND_BYTES_MAX
         ):

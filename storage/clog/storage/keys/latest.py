@@ -50,7 +50,7 @@ class LatestKeys:
     """A map from a key's 128 bits to the offset that wins, for a bounded number of rows.
 
     Attributes:
-        latest_offset: the last offset put into it, -1 if none.
+        latest_offset: up to where it has all rows, -1 if it has none.
         row_bytes: the memory of a row.
     """
 
@@ -112,6 +112,10 @@ class LatestKeys:
             self._rows, taken = here.stop, some.stop
             self.latest_offset = max(self.latest_offset, int(offsets[taken - 1]))
         return taken
+
+    def advance(self, offset: int) -> None:
+        """Declares everything up to ``offset`` covered, whether records are there or not."""
+        self.latest_offset = max(self.latest_offset, offset)
 
     def compare(self, words: Hashes, offsets: Offsets, ranks: Ranks) -> None:
         """Gives a ranked map rows from elsewhere, of any keys, which may win over its own. After

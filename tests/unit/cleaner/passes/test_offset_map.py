@@ -81,7 +81,7 @@ def test_any_split_into_calls_gives_what_row_by_row_gives(keys, gaps, cuts, slot
                 break
         asked = [(high, low) for high in WORDS for low in WORDS]
         assert mapped.get(words(asked)).tolist() == [model.get(key, -1) for key in asked]
-        assert mapped.entries == len(model)
+        assert len(mapped) == len(model)
 
 
 @given(
@@ -101,7 +101,7 @@ def test_the_rest_goes_into_the_next_map(keys, slots, chunk_rows):
             assert taken >= min(reused.capacity, len(keys) - done)
             model = dict(zip(keys[done : done + taken], range(done, done + taken), strict=True))
             assert reused.get(words(keys)).tolist() == [model.get(key, -1) for key in keys]
-            assert (reused.entries, reused.latest_offset) == (len(model), done + taken - 1)
+            assert (len(reused), reused.latest_offset) == (len(model), done + taken - 1)
             done += taken
 
 
@@ -119,7 +119,7 @@ def test_many_keys_up_to_the_last_that_fits():
     twice = np.concatenate([keys[:100_000], keys])
     taken = full.put(twice, np.arange(300_000))
     assert taken == 100_000 + full.capacity == 235_000
-    assert full.entries / full.slots == pytest.approx(0.9)
+    assert len(full) / full.slots == pytest.approx(0.9)
     assert full.latest_offset == taken - 1
     expected = np.where(np.arange(200_000) < full.capacity, np.arange(200_000) + 100_000, -1)
     np.testing.assert_array_equal(full.get(keys), expected)
@@ -214,7 +214,7 @@ def test_clear_forgets_everything():
     cleared = OffsetMap(memory_bytes=20 * 24)
     cleared.put(keys, np.arange(100, 110))
     cleared.clear()
-    assert (cleared.entries, cleared.latest_offset) == (0, -1)
+    assert (len(cleared), cleared.latest_offset) == (0, -1)
     assert cleared.put(keys[5:], np.arange(5)) == 5
     assert cleared.get(keys).tolist() == [-1] * 5 + [0, 1, 2, 3, 4]
 
@@ -260,8 +260,8 @@ def test_only_the_width_of_the_hash_protects_keys():
     lossy, exact = OffsetMap(memory_bytes=48_000), OffsetMap(memory_bytes=48_000)
     lossy.put(hash_keys(keys, seed=7, width_bits=8), offsets)
     exact.put(hash_keys(keys, seed=7), offsets)
-    assert lossy.entries <= 256
-    assert exact.entries == 1000
+    assert len(lossy) <= 256
+    assert len(exact) == 1000
     np.testing.assert_array_equal(exact.get(hash_keys(keys, seed=7)), offsets)
 
 

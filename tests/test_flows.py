@@ -17,7 +17,7 @@ FILES_MAX = {
     "open": 13,
     "refresh": 11,
     "read": 18,
-    "table": 20,
+    "table": 21,
     "get": 19,
     "transaction": 25,
     "pass": 38,

@@ -16,7 +16,7 @@ M1a. Read the keys of new chunks; of the rows of one key only the last is not su
      without a key counts as superseded: no table shows it.
 M1b. Find with the key indexes of older chunks where these keys may be, and read the keys there.
 
-New keys are told apart as in tables (`latest`). Those of older chunks are compared by their bytes:
+New keys are compared as in tables (`latest`), those of older chunks by their bytes:
 a hash decides only what is read.
 
 *Older* chunks are those below the new ones, so that every key found there is superseded. Rows that

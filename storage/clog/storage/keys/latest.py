@@ -236,21 +236,25 @@ class LatestKeys:
         some, wins = np.flatnonzero(near), np.ones(len(part), np.bool_)
         rows = (part.take(some) & self._mask).view(np.int64)
         words = _take(self._words, rows)
+        tied = tied.take(some[:-1])
         if self._ranks is None:
-            wins[some] = _last_of_key(words, tied.take(some[:-1]))
+            wins[some] = _last_of_key(words, tied)
         else:
-            wins[some] = self._best_of_key(self._ranks, words, rows)
+            wins[some] = self._best_of_key(self._ranks, words, rows, tied)
         return wins
 
-    def _best_of_key(self, ranks: Ranks, words: Hashes, rows: _Numbers) -> Mask:
+    def _best_of_key(self, ranks: Ranks, words: Hashes, rows: _Numbers, tied: Mask) -> Mask:
         """Returns which rows are the best of their keys; these count if one of the key does."""
-        here = ranks.take(rows)
-        order = np.lexsort((self._offsets.take(rows), here & _ORDER, words[:, 1], words[:, 0]))
-        here, words = here.take(order), _take(words, order)
-        again = _equal(words[1:], words[:-1])
+        here, offsets = ranks.take(rows), self._offsets.take(rows)
+        again, orders, order = _equal(words[1:], words[:-1]), here & _ORDER, np.arange(len(rows))
+        rises = orders[1:] > orders[:-1]
+        rises |= (orders[1:] == orders[:-1]) & (offsets[1:] > offsets[:-1])
+        if (tied & ~(again & rises)).any():  # Else they are in order, as most timestamps are.
+            order = np.lexsort((offsets, orders, words[:, 1], words[:, 0]))
+            here, orders, words = here.take(order), orders.take(order), _take(words, order)
+            again = _equal(words[1:], words[:-1])
         best, firsts = np.append(~again, True), np.flatnonzero(np.append(True, ~again))
         ranks[rows.take(order.compress(best))] |= np.maximum.reduceat(here & _COUNTS, firsts)
-        orders = here & _ORDER
         again &= (orders[1:] == orders[:-1]) & (orders[1:] > 0)
         self._ties += int(np.count_nonzero(again))
         wins = np.empty(len(rows), np.bool_)

@@ -80,7 +80,6 @@ def small_limits(*, parquet: bool = False, answers: int = 12) -> Iterator[None]:
         patch(cleaner.passes.run_pass, "MAPS_MAX", 2)
         patch(cleaner.duties.layout, "RUN_CHUNKS_MIN", 3)
         patch(cleaner.duties.layout, "LOOSE_OBJECTS_MIN", 6)
-        patch(cleaner.duties.layout, "GATHERED_BYTES_MAX", 2000)
         if not parquet:
             patch(storage.objects.writer, "encoded", _encoded)
             for reading in (storage.read.scan, cleaner.masks, cleaner.masks):

@@ -190,18 +190,11 @@ def clean_with_a_small_map(log):
         pass
 
 
-def clean_gathering(log):
-    """Of three objects that both partitions share the rows are gathered."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.cleaner.duties.layout.LOOSE_OBJECTS_MIN", 3)
-        clean(log)
-
-
 def clean_coalescing_first(log):
+    """Of three objects that both partitions share, whatever it costs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.cleaner.duties.layout.GATHERED_BYTES_MAX", 0)
         patch.setattr("clog.cleaner.duties.layout.is_worth_coalescing", bool)
-        clean_gathering(log)
+        clean(log)
 
 
 def seal(log):
@@ -235,9 +228,11 @@ SCENARIOS = {
     "clean, all maintenance": (unneeded, clean, BEGIN_MS + LATER_MS),
     "clean, few rows are dead": (marked, clean, BEGIN_MS + 1),
     "clean, dead rows have waited": (marked, clean, BEGIN_MS + 8 * 24 * HOUR_MS),
-    "clean, what was gathered": (shared, clean_gathering, BEGIN_MS),
-    "clean, what was gathered, with masks": (shared_and_masked, clean_gathering, BEGIN_MS),
     "clean, what was coalesced first": (shared, clean_coalescing_first, BEGIN_MS),
+    "clean, what was coalesced first, with masks": (
+        *(shared_and_masked, clean_coalescing_first),
+        BEGIN_MS,
+    ),
     "clean, late ones go": (late, clean, BEGIN_MS + 2000),
     "seal": (dirty, seal, BEGIN_MS + 8 * 24 * HOUR_MS),
     "retention": (expired, retain, BEGIN_MS + 2 * HOUR_MS),
@@ -267,7 +262,7 @@ def typed_too(name):
 
 OF_TYPED = (
     "clean, tombstones go",
-    "clean, what was gathered",
+    "clean, what was coalesced first",
     "clean, few rows are dead",
     "clean, dead rows have waited",
     "trim",
@@ -331,7 +326,7 @@ def bitmap_files(monkeypatch):
 
 AT_NIGHT = {
     *("clean, map of 8 keys", "clean, with masks", "clean, all maintenance"),
-    *("clean, what was gathered, with masks", "clean, what was coalesced first"),
+    "clean, what was coalesced first, with masks",
     *(name for name in SCENARIOS if name.startswith("typed: ") and name != "typed: trim"),
 }
 """They pass the points of the others, with more calls between."""
@@ -395,21 +390,17 @@ def check(run, before, expected, act, now_ms):
     assert {found.path for found in inside(run.store).list("data/")} == needed, run
 
 
-def test_the_scenarios_of_shared_objects_have_some():
-    """Else they would enumerate nothing of the kind: in one nothing is coalesced for good, in the
-    other it is, and first."""
-    for act, operations in (
-        (clean_gathering, ["clean", "clean"]),
-        (clean_coalescing_first, ["coalesce", "clean", "clean"]),
-    ):
-        store = memory_store()
-        shared(store)
-        log = open_at(store, BEGIN_MS)
-        assert len(log.handle.manifest().segments[0][0].chunks) == 3
-        version = log.version
-        act(log)
-        assert [c.operation for c in log.history() if c.version > version] == operations
-        discard(store)
+def test_the_scenario_of_shared_objects_has_some():
+    """Else it would enumerate nothing of the kind: they are coalesced, and first."""
+    store = memory_store()
+    shared(store)
+    log = open_at(store, BEGIN_MS)
+    assert len(log.handle.manifest().segments[0][0].chunks) == 3
+    version = log.version
+    clean_coalescing_first(log)
+    operations = [c.operation for c in log.history() if c.version > version]
+    assert operations == ["coalesce", "clean", "clean"]
+    discard(store)
 
 
 def test_the_scenarios_of_dead_rows_have_some():

@@ -5,7 +5,8 @@ A *round* over all its logs is in this order; the README has each step in full:
 R1. Seal active segments that are idle (S8).
 R2. Retention and the start offset rule (S31-S35), trimming (S37), publishing the table (S63).
 R3. Passes over the eligible partitions of all logs, one each, ``threads`` at a time (`selection`,
-    `run_pass`). Before each pass the most urgent partition is chosen anew.
+    `run_pass`). Before each pass the most urgent partition is chosen anew. Before the first pass
+    over a log, what its passes share is coalesced, if that is cheaper (`layout`).
 R4. Delete objects whose delay is over (S27), purge dead rows (S46), coalesce and merge.
 R5. Once a day, delete what was never committed (`sweep`) and blocks of old commits
     (`commit_blocks`).
@@ -32,7 +33,6 @@ from dataclasses import field
 from functools import partial
 from typing import Any
 
-from clog.cleaner.duties.layout import Room
 from clog.cleaner.duties.retention import BACKOFF_MS, MaintenanceResult
 from clog.cleaner.log_round import CleanerSettings, LogRound
 from clog.cleaner.monitor import Monitor
@@ -98,7 +98,6 @@ class Means:
 
     turns: Turns | None = None
     pace: Pace | None = None
-    room: Room | None = None
     monitor: Monitor | None = None
 
 
@@ -189,11 +188,8 @@ class Cleaner:
         self._threads = CleanerThreads(threads, dedupe_buffer_bytes // threads, shared.turns)
         self._threads.check_share()
         self._throttle = Throttle(io_bytes_per_second, self._clock, self._stops, pace=shared.pace)
-        self._room = shared.room or self._gathering_room()
         self.monitor = shared.monitor or Monitor(self._clock)
-        self.means: Means = Means(
-            self._threads.turns, self._throttle.pace, self._room, self.monitor
-        )
+        self.means: Means = Means(self._threads.turns, self._throttle.pace, self.monitor)
         self.backoff_ms = backoff_ms
         self._settings = settings or CleanerSettings()
         self._on_pass = on_pass
@@ -336,7 +332,7 @@ class Cleaner:
 
     def _add(self, log: Log) -> None:
         clock = self._given_clock or log.handle.clock
-        self._log_rounds.append(LogRound(log, clock, self._throttle, self._settings, self._room))
+        self._log_rounds.append(LogRound(log, clock, self._throttle, self._settings))
 
     def _begin(self, log_round: LogRound, *, force: bool) -> None:
         """Does R1 and R2 of a log's round; its passes are left to `_work`."""
@@ -491,10 +487,6 @@ class Cleaner:
         result = log_round.clean(partition, self._threads, progress, force=force)
         if result is not None:
             yield result
-
-    def _gathering_room(self) -> Room | None:
-        """Returns the memory for what passes share; None if they are done elsewhere."""
-        return Room()
 
     def _watch(self, log_round: LogRound) -> None:
         handle, now_ms = log_round.log.handle, log_round.clock.now_ms()

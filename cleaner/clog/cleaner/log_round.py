@@ -17,7 +17,7 @@ the clocks. Everything but the passes is exact: each step is applied to the mani
 the next one sees the result. Passes are shown as they are planned: which range is mapped, which
 segments are looked at. What dies in them is known only when their keys are read, and so is what is
 coalesced, freed of dead rows and released after them; these are shown as of before the passes.
-Gathering (`layout`) is part of the passes, and is shown only with them. Merges are those before
+Merges are those before
 and after coalescing, which leaves a chunk for every ``object.bytes`` of a run.
 """
 
@@ -34,18 +34,15 @@ from clog.cleaner.duties import Duty, Work
 from clog.cleaner.duties.commit_blocks import close_blocks
 from clog.cleaner.duties.erasing import carry_out, end_swept, swept
 from clog.cleaner.duties.layout import (
-    Gathered,
-    Room,
     Run,
-    Sharing,
     candidate_runs,
     coalesce,
+    coalesce_first,
     due_coalescing,
     due_merges,
     due_purges,
     due_sharing,
     due_trims,
-    gather,
     is_due,
     merge_segments,
     mergeable,
@@ -197,10 +194,8 @@ class LogRound:
         clock: Clock,
         throttle: Throttle,
         settings: CleanerSettings,
-        room: Room | None = None,
     ) -> None:
         self.clock = clock
-        self._room = room
         self.rest = Rest()
         self.due_ms = clock.monotonic_ms()
         self._lock = threading.Lock()
@@ -224,9 +219,8 @@ class LogRound:
         self._partition_rest: dict[int, Rest] = {}
         self._choosing = Choosing()
         self._chosen: Sequence[Candidate] = ()
-        self._gathering = threading.Lock()
-        self._gathered: Gathered | None = None
-        self._shared = Sharing()
+        self._preparing = threading.Lock()
+        self._is_prepared = False
         self._left_out: set[str] = set()
         self._held_up: Mapping[int, str] = {}
         self._indexes: KeyIndexCache | None = None
@@ -434,28 +428,23 @@ class LogRound:
         return found
 
     def before_passes(self) -> None:
-        """Prepares the passes over the candidates, each of which would read the shared objects
-        again: gathers what they need of these, or coalesces first if that is cheaper. Done once a
-        round; other threads wait.
+        """Coalesces what the passes over the candidates would each read again, if that is cheaper.
+        Done once a round; other threads wait.
         """
-        with self._gathering:
-            if self._gathered is not None:
-                return
-            self._gathered = Gathered()
-            work = self._work(self.clock.now_ms())
-            self._shared = due_sharing(work, self._chosen, self._room)
-            if self._shared.size_bytes:
-                self._gathered = gather(work, self._shared)
-            elif self._shared.coalesces_first:
-                self._do([duty for duty in self._ending if duty.name == "coalesce"], work)
+        with self._preparing:
+            if not self._is_prepared:
+                self._is_prepared = True
+                first = Duty(
+                    "coalesce",
+                    run=partial(coalesce_first, chosen=self._chosen),
+                    counts=partial(_rows, "records_coalesced"),
+                    reads_records=True,
+                )
+                self._do([first], self._work(self.clock.now_ms()))
 
     def after_passes(self) -> None:
-        """Forgets what was gathered."""
-        with self._gathering:
-            self._gathered = None
-            if self._room is not None:
-                self._room.give_back(self._shared.size_bytes)
-            self._shared = Sharing()
+        """Notes that the next pass is one of another round."""
+        self._is_prepared = False
 
     def plan(
         self, partition: int, *, force: bool, stretch: Stretch | None = None
@@ -505,8 +494,6 @@ class LogRound:
             progress=progress,
             check_clock=self.now_ms,
         )
-        if stretch is None and self._gathered is not None:
-            plan = self._gathered.used_by(plan)
         try:
             result = run_pass(handle, plan, tools)
         except (*PASSING_TROUBLE, StoppedError):
@@ -790,12 +777,10 @@ def plan_round(
 
 def _coalesced(work: Work, eligible: Sequence[Candidate]) -> tuple[list[Run], list[Run]]:
     """Returns what is coalesced before the passes, and after them."""
-    shared, runs = due_sharing(work, eligible, Room()), candidate_runs(work.manifest)
-    if shared.coalesces_first:
-        return runs, []
-    gathered = {c.identity for run in shared.gathered for c in run.chunks}
-    runs = parts_of(runs, lambda c: c.identity not in gathered) if gathered else runs
-    return [], runs if is_due(work, runs) else []
+    first = due_sharing(work, eligible)
+    taken = {c.identity for run in first for c in run.chunks}
+    runs = parts_of(candidate_runs(work.manifest), lambda c: c.identity not in taken)
+    return first, runs if is_due(work, runs) else []
 
 
 def _eligible(work: Work, *, force: bool, compaction: bool) -> tuple[list[Candidate], list[int]]:

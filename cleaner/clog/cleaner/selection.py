@@ -16,7 +16,7 @@ quiet partition would stay while others are dirtier (S46). Then comes the highes
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, fields
+from dataclasses import fields
 from enum import StrEnum
 
 import numpy as np
@@ -279,9 +279,6 @@ class PassPlan:
         now_ms: the pass's start: what has expired by then may be removed.
         held: the tombstones that readers hold back, which may not.
         stretch: the part of the partition that this pass cleans; None: all of it.
-        gathered: by path, objects of ``manifest`` that exist only in memory (`layout`): their rows
-            are elsewhere in the log.
-        fetched: by path, objects of the log that are in memory as well.
     """
 
     manifest: Manifest
@@ -290,8 +287,6 @@ class PassPlan:
     now_ms: int
     held: HeldTombstones = NOTHING_HELD
     stretch: Stretch | None = None
-    gathered: Mapping[str, bytes] = field(default_factory=dict)
-    fetched: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def partition(self) -> int:

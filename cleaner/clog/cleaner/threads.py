@@ -24,7 +24,7 @@ objects are orphans. `RequestMeter` counts the requests of a whole process, for 
 import builtins
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -580,21 +580,3 @@ class NotedStore(WrappingStore):
                 if path not in needed:
                     self.inner.delete(path)
             raise
-
-
-class GatheredStore(WrappingStore):
-    """Passes everything on except reads of objects in memory, which are no requests."""
-
-    def __init__(self, inner: Store, objects: Mapping[str, bytes]) -> None:
-        super().__init__(inner)
-        self._objects = objects
-
-    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        if (data := self._objects.get(path)) is not None:
-            return data[start:end]
-        return self.inner.get(path, start, end)
-
-    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
-        if (data := self._objects.get(path)) is not None:
-            return [data[start:end] for start, end in ranges]
-        return self.inner.get_ranges(path, ranges)

@@ -192,9 +192,6 @@ class SparkCleaner(Cleaner):
         if troubles:
             raise troubles[0]
 
-    def _gathering_room(self) -> None:
-        """Returns None, as tasks share no memory."""
-
     def _run(self, task: "PassTask") -> list["Done"]:
         """Runs the job of a task, and ends it if the cleaner is to stop."""
         tag = f"clog-{SystemIds().new_id()}"

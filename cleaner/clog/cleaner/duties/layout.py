@@ -44,23 +44,16 @@ segment was sealed is not recorded: those sealed by `Log.roll` are merged as wel
 within one round (S37; Kafka leaves them, and copies them). Only the chunk that contains the log
 start is rewritten; those of its segment before it are dropped without being read.
 
-*Gathering* (docs/decisions/0047): a cleaner that comes late would fetch and decode the object of
-each micro-batch twice for each partition. So before the first pass, runs of fresh chunks that share
-their objects are coalesced *in memory*: the passes find the rows of their partition in few chunks,
-and what they commit replaces the chunks that are there (`rebase`). What is superseded is never
-copied. Only what coalescing would rewrite in this round anyway is gathered, and a pass rewrites all
-of it. A run of one chunk is not: it would become one chunk again. Of other objects that several
-passes read, such as those whose chunks are alone in their segments, the bytes are *fetched*, and
-read from memory. Where gathering would exceed its share of memory, or each pass has its own
-process, coalescing comes first instead, if that is cheaper (`is_worth_coalescing`): it also writes
-the records that the passes are about to remove.
+*Before passes* (docs/decisions/0047): each pass would fetch and decode the object of each
+micro-batch twice, for its own partition. So what several of them read is coalesced before the first
+one, if that costs less (`is_worth_coalescing`), although it also writes the records that the passes
+are about to remove. A run of one chunk is left out: it would become one chunk again.
 """
 
-import threading
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -72,7 +65,7 @@ from clog.cleaner.duties import Work, commit_due
 from clog.cleaner.masks import MaskCarrier
 from clog.cleaner.passes.rewriter import Extent, neighbours
 from clog.cleaner.passes.run_pass import tried
-from clog.cleaner.selection import Candidate, PassPlan, is_loose, is_purge_due, is_shared
+from clog.cleaner.selection import Candidate, is_loose, is_purge_due, is_shared
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.versions import file_missing
 from clog.storage.config.log_config import LogConfig
@@ -87,7 +80,7 @@ from clog.storage.objects.composing import CopiedGroup, write_rewritten
 from clog.storage.objects.writer import DataObject, rewritten_chunk
 from clog.storage.read.copy import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of
-from clog.storage.store.contract import Store, WrappingStore, ahead
+from clog.storage.store.contract import Store, ahead
 
 ROUND_BYTES_MAX = 256 << 20
 _READS_MAX = 64
@@ -196,7 +189,7 @@ def neighbours_of(
 def relayout(work: Work, runs: Sequence[Run], *, operation: str) -> list[Run]:
     """Rewrites the runs, planned from ``work.manifest``, and commits; returns those it replaced."""
     handle, planned = work.handle, work.manifest
-    made, broken = _rewritten(work, planned, runs, to=work.store)
+    made, broken = _rewritten(work, planned, runs)
     done: list[Run] = []
     carrier = MaskCarrier(work.store, planned.version, handle.ids.new_id)
 
@@ -216,9 +209,9 @@ def relayout(work: Work, runs: Sequence[Run], *, operation: str) -> list[Run]:
 
 
 def _rewritten(
-    work: Work, manifest: Manifest, runs: Sequence[Run], *, to: Store
+    work: Work, manifest: Manifest, runs: Sequence[Run]
 ) -> tuple[list[tuple[Run, Replacement]], dict[str, Exception]]:
-    """Does E1 and E2, into ``to``; returns each run's replacement, and the unreadable objects."""
+    """Does E1 and E2; returns each run's replacement, and the unreadable objects."""
     config = LogConfig.from_overrides(manifest.head.config)
     batches, broken = _read(work.store, runs, manifest, config.compression)
     whole = parts_of(runs, lambda c: c.object.path not in broken)
@@ -228,7 +221,7 @@ def _rewritten(
             broken[run.chunks[0].object.path] = miscounted
         elif not (broken and run.becomes_itself):  # It is the rest of a damaged run.
             objects = write_rewritten(
-                to,
+                work.store,
                 rows,
                 partition=run.partition,
                 stamp=manifest.version,
@@ -565,123 +558,26 @@ def due_trims(work: Work) -> list[Run]:
     return runs
 
 
-GATHERED_BYTES_MAX = 64 << 20
-"""The most record bytes that a cleaner gathers, for all its logs together."""
 REQUEST_BYTES = 64 << 10
 """Writing this many record bytes costs about as much as a request that opens a small object: a
 millisecond of CPU, and less than its round trip.
 """
 
 
-class Room:
-    """How many record bytes may still be gathered; threads share it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._free_bytes = GATHERED_BYTES_MAX
-
-    def take(self, size_bytes: int) -> bool:
-        """Takes that many bytes if they are left; returns whether it did."""
-        with self._lock:
-            fits = size_bytes <= self._free_bytes
-            self._free_bytes -= size_bytes if fits else 0
-            return fits
-
-    def give_back(self, size_bytes: int) -> None:
-        """Gives back what was taken."""
-        with self._lock:
-            self._free_bytes += size_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """What passes share, before the first of them: ``gathered`` and ``fetched`` (bytes by path)
-    with ``size_bytes`` of the room; otherwise it may be coalesced first.
+def coalesce_first(work: Work, chosen: Sequence[Candidate]) -> list[Run]:
+    """Coalesces what passes over these partitions share, if they then cost less; returns the runs.
+    Makes no request if not.
     """
-
-    gathered: Sequence[Run] = ()
-    size_bytes: int = 0
-    coalesces_first: bool = False
-    fetched: Mapping[str, int] = field(default_factory=dict)
+    return relaid(work, partial(due_sharing, chosen=chosen), "coalesce")
 
 
-def due_sharing(work: Work, chosen: Iterable[Candidate], room: Room | None) -> Sharing:
-    """Returns what passes over these partitions share, and takes room for it; costs as `is_due`."""
-    found, shared = tuple(chosen), Sharing()
-    runs = gatherable(work.manifest, found)
-    if is_due(work, runs):
-        size_bytes = sum(run.size_bytes for run in runs)
-        if room is None or not room.take(size_bytes):
-            return Sharing(coalesces_first=is_worth_coalescing(runs))
-        shared = Sharing(runs, size_bytes)
-    fetched = fetchable(work.manifest, found, shared.gathered)
-    size_bytes = sum(fetched.values())
-    if room is None or not room.take(size_bytes):
-        return shared
-    return replace(shared, size_bytes=shared.size_bytes + size_bytes, fetched=fetched)
+def due_sharing(work: Work, chosen: Sequence[Candidate]) -> list[Run]:
+    """Returns what is coalesced before passes over these partitions."""
+    runs = shared_by(work.manifest, chosen)
+    return runs if is_worth_coalescing(runs) else []
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """Runs of a log's chunks, each with its replacement; by path, the objects of these, which are
-    in no store, and other objects that were ``fetched``.
-    """
-
-    made: Sequence[tuple[Run, Replacement]] = ()
-    objects: Mapping[str, bytes] = field(default_factory=dict)
-    fetched: Mapping[str, bytes] = field(default_factory=dict)
-
-    def used_by(self, plan: PassPlan) -> PassPlan:
-        """Returns a pass's plan over those gathered rows that are still where they were."""
-        p, manifest, plan = plan.partition, plan.manifest, replace(plan, fetched=self.fetched)
-        mine = [r for run, r in self.made if run.partition == p and run.is_there(manifest)]
-        if not mine:
-            return plan
-        segments = tuple(_with_runs(s, mine) for s in manifest.segments[p])
-        all_segments = (*manifest.segments[:p], segments, *manifest.segments[p + 1 :])
-        paths = {c.object.path for r in mine for c in r.chunks}
-        return replace(
-            plan,
-            manifest=replace(manifest, segments=all_segments),
-            gathered={path: self.objects[path] for path in paths},
-        )
-
-
-def gather(work: Work, shared: Sharing) -> Gathered:
-    """Reads what is shared, once, and coalesces in memory; leaves it to passes to report damage."""
-    memory = _Memory(work.store)
-    made, _ = _rewritten(work, work.manifest, shared.gathered, to=memory)
-    calls = ((partial(_bytes_of, work.store, path, n), n) for path, n in shared.fetched.items())
-    fetched = zip(shared.fetched, ahead(work.store, calls), strict=True)
-    return Gathered(made, memory.objects, {path: data for path, data in fetched if data})
-
-
-def _bytes_of(store: Store, path: str, size_bytes: int) -> bytes:
-    """Returns the bytes of an object; none if it is gone."""
-    try:
-        return store.get(path, 0, size_bytes)
-    except FileNotFoundError:
-        return b""
-
-
-def fetchable(
-    manifest: Manifest, chosen: Iterable[Candidate], gathered: Sequence[Run]
-) -> dict[str, int]:
-    """Returns sizes by path of objects that several passes read, without what is gathered."""
-    apart = {c.identity for run in gathered for c in run.chunks}
-    read = [
-        c.object
-        for found in chosen
-        for segment in manifest.segments[found.partition][:-1]
-        if segment.next <= found.bounds.first_uncleanable
-        for c in segment.chunks
-        if c.base >= found.bounds.first_dirty and is_shared(c) and c.identity not in apart
-    ]
-    times = Counter(obj.path for obj in read)
-    return {obj.path: obj.size_bytes for obj in read if times[obj.path] > 1}
-
-
-def gatherable(manifest: Manifest, chosen: Iterable[Candidate]) -> list[Run]:
+def shared_by(manifest: Manifest, chosen: Iterable[Candidate]) -> list[Run]:
     """Returns the runs of neighbouring chunks that are as they were appended and share their
     objects, in the segments that passes over these partitions clean.
     """
@@ -708,23 +604,3 @@ def is_worth_coalescing(runs: Sequence[Run]) -> bool:
     read = len({c.object.path for c in chunks})
     written_bytes = sum(c.size_bytes for c in chunks)
     return 2 * len(chunks) > read + 3 * len(runs) + written_bytes / REQUEST_BYTES
-
-
-def _with_runs(segment: Segment, replacements: Sequence[Replacement]) -> Segment:
-    """Returns the segment with the replaced chunks exchanged for their replacements."""
-    mine = [r for r in replacements if segment.base <= r.base < segment.next]
-    gone = {identity for r in mine for identity in r.sources}
-    kept = [c for c in segment.chunks if c.identity not in gone]
-    chunks = sorted((*kept, *(c for r in mine for c in r.chunks)), key=lambda c: c.base)
-    return replace(segment, chunks=tuple(chunks))
-
-
-class _Memory(WrappingStore):
-    """A store that keeps what is written to it in memory."""
-
-    def __init__(self, inner: Store) -> None:
-        super().__init__(inner)
-        self.objects: dict[str, bytes] = {}
-
-    def put(self, path: str, data: bytes | memoryview) -> None:
-        self.objects[path] = bytes(data)

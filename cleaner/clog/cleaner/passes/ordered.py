@@ -238,7 +238,7 @@ def without_late(
     if not _has_suspects(store, plan, ranking):
         return plan
     handle.refresh()
-    plan = replace(plan, manifest=handle.manifest(), gathered={})
+    plan = replace(plan, manifest=handle.manifest())
     p, manifest = plan.partition, plan.manifest
     offset_map = empty_map(manifest, p, plan.dirty, threads.map_bytes, is_ranked=True)
     index_filter = IndexFilter(manifest.head.log.key_seed, ())

@@ -17,7 +17,6 @@ and keeps their time, so that the bytes are due when those of the first dead row
 - one whose bitmap has waited ``dead.rows.delay.ms`` (`layout`);
 - one whose dead rows may or may not be its tombstones, long after their horizon (S16);
 - one left by an aborted transaction (S53);
-- one that was gathered: its rows are in small chunks that share their objects (`layout`);
 - one in which a tombstone's horizon has no place beside the one that the chunk has (S23).
 
 *Cost* (docs/decisions/0029). Rewriting now saves the dead bytes, including older ones: they would
@@ -49,7 +48,7 @@ and only while their chunks have the dead rows that they had when they were judg
 """
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -211,21 +210,14 @@ class RewritePolicy:
     Args:
         config: the log's effective configs.
         now_ms: the pass's start.
-        gathered: paths of objects that exist only in memory.
     """
 
     config: LogConfig
     now_ms: int
-    gathered: Collection[str] = frozenset()
 
     def action(self, c: JudgedChunk) -> Action:
         """Returns the action for a chunk by itself; its neighbours may have it rewritten."""
-        if (
-            c.chunk.aborted
-            or c.chunk.object.path in self.gathered
-            or needs_own_horizon(c)
-            or in_doubt(c.chunk, now_ms=self.now_ms)
-        ):
+        if c.chunk.aborted or needs_own_horizon(c) or in_doubt(c.chunk, now_ms=self.now_ms):
             return Action.REWRITE
         if not c.removed.total:
             return Action.KEEP

@@ -100,7 +100,6 @@ from clog.cleaner.selection import (
 )
 from clog.cleaner.threads import (
     CleanerThreads,
-    GatheredStore,
     MeteredStore,
     NotedStore,
     StoppedError,
@@ -234,13 +233,11 @@ def commit_pass(
     operation: str,
     delete_retention_ms: int,
     store: Store | None = None,
-    is_elsewhere: bool = False,
     gone: tuple[SoleTombstones, KeyHasher] | None = None,
 ) -> Commit:
     """Commits an edit of one partition that was planned at ``planned`` and whose objects are
     stamped with that version. The first dirty offset never goes back; delete horizons count from
-    the commit. ``store``: the handle's, perhaps wrapped by the caller. ``lies_elsewhere``: even
-    then, rows were in other chunks in the log than in the plan. ``gone``: the tombstones that it
+    the commit. ``store``: the handle's, perhaps wrapped. ``gone``: the tombstones that it
     removes, where the last record need not win.
     """
     carrier = MaskCarrier(store or handle.store, planned.version, handle.ids.new_id)
@@ -254,8 +251,7 @@ def commit_pass(
         if gone and not gone[0].left_alone(handle.store, now, partition, gone[1]):
             raise SourcesChangedError
         is_changed = tip.head.partitions.changed[partition] > planned.version
-        is_moved = is_elsewhere or is_changed
-        fitting = rebase(edit, partition, planned, now) if is_moved else edit
+        fitting = rebase(edit, partition, planned, now) if is_changed else edit
         fitting = _with_present_markers(fitting, now)
         dated = _with_horizons(fitting, commit_ms=time_ms, delete_retention_ms=delete_retention_ms)
         made = replace(dated, first_dirty=_not_back(edit, now))
@@ -427,9 +423,8 @@ def _settled(handle: Handle, store: Store, plan: PassPlan, tools: PassTools) -> 
     ranking = _ranking(plan)
     if ranking is None or not ranking.stops:
         return plan
-    _, reading = _stores(store, plan, tools)
     settled = without_late(
-        *(handle, reading, plan),
+        *(handle, MeteredStore(store, tools.throttle), plan),
         ranking=ranking,
         hasher=tools.hasher,
         threads=tools.threads,
@@ -446,16 +441,16 @@ def _execute_pass(
     """Does all steps; returns up to where the map reached, and whether all was done."""
     p, manifest, (first, end) = plan.partition, plan.manifest, plan.dirty
     progress, stats = tools.progress, tools.progress.stats
-    metered, reading = _stores(store, plan, tools)
+    metered = MeteredStore(store, tools.throttle)
     records = sum(s.rows for s in manifest.segments[p][:-1] if first < s.next <= end)
     started_ms = tools.clock.monotonic_ms()
     progress.begin_mapping(metered, records_total=records, now_ms=started_ms)
-    judge = _mapped(reading, plan, tools)  # P1
+    judge = _mapped(metered, plan, tools)  # P1
     covered, mapped_ms = judge.mapped.end, tools.clock.monotonic_ms()
     sealed = [s for s in plan.sealed if s.base < covered]
     progress.begin_cleaning(records_total=sum(s.rows for s in sealed), now_ms=mapped_ms)
-    policy = RewritePolicy(plan.config, plan.now_ms, plan.gathered.keys())
-    rewriter = Rewriter(reading, plan, judge, tools.new_id, tools.threads)
+    policy = RewritePolicy(plan.config, plan.now_ms)
+    rewriter = Rewriter(metered, plan, judge, tools.new_id, tools.threads)
     sole = judge.held if isinstance(judge.held, SoleTombstones) else None
     pending = _Pending(
         handle=handle, store=store, plan=plan, tools=tools, covered=covered, sole=sole
@@ -464,7 +459,7 @@ def _execute_pass(
     def judged() -> Iterator[JudgedSegment]:
         """Yields each segment when it is asked for: the masks of all would not fit into memory."""
         for segment in sealed:
-            yield judge.judge_segment(reading, p, segment, policy.action)  # P2
+            yield judge.judge_segment(metered, p, segment, policy.action)  # P2
             progress.records_judged += segment.rows
         judge.recheck.check_range(p)
 
@@ -492,13 +487,6 @@ def _execute_pass(
     stats.index_ms = mapped_ms - started_ms
     stats.clean_ms = tools.clock.monotonic_ms() - mapped_ms
     return covered, complete
-
-
-def _stores(store: Store, plan: PassPlan, tools: PassTools) -> tuple[MeteredStore, Store]:
-    """Returns the store, metered, and the same with what was read for several passes."""
-    metered = MeteredStore(store, tools.throttle)
-    in_memory = {**plan.fetched, **plan.gathered}
-    return metered, GatheredStore(metered, in_memory) if in_memory else metered
 
 
 @dataclass(slots=True, kw_only=True)
@@ -559,7 +547,6 @@ class _Pending:
             operation="clean",
             delete_retention_ms=plan.config.delete_retention_ms,
             store=self.store,
-            is_elsewhere=bool(plan.gathered),
             gone=gone,
         )
         tools.progress.stats.add_records(counts)

@@ -400,8 +400,12 @@ class Follower(Shared):
             return self._build(f"its file is damaged: {e}")
 
     def _is_current(self) -> bool:
+        """Returns whether the file is at the newest version. Another process may have moved it, to
+        records that the log no longer has because it was restored.
+        """
         try:
-            return self.handle.refresh().version == self.position.version
+            is_at_tip = self.handle.refresh().version == self.position.version
+            return is_at_tip and self.shown() == self.position
         except LogReplacedError:
             if not self._reopens:
                 raise
@@ -416,6 +420,7 @@ class Follower(Shared):
         position = self._cache.position()
         moved = position != before
         self.position = position
+        self._is_verified &= not moved
         tip = self.handle.refresh()
         if reason := self._not_of_this_log():
             return self._build(reason)
@@ -459,7 +464,8 @@ class Follower(Shared):
         handle, position = self.handle, self.position
         if handle.standing.log_id != position.log_id:
             return "another log is at its URL now"
-        # Once: afterwards the handle ensures that each commit follows the one before.
+        # Once for what this process has not entered: the handle ensures that each commit follows
+        # the one before.
         if not (self._is_verified or handle.has_committed(position.version, position.commit_id)):
             return f"version {position.version} is a different one now: the log was restored"
         self._is_verified = True

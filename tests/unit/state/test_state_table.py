@@ -690,6 +690,27 @@ def test_a_log_that_was_restored_while_the_table_was_away(tmp_path, records):
         assert {key for key, _ in table.scan()} == {b"old", *(r.encode() for r in records)}
 
 
+@pytest.mark.parametrize("records", [(), ("bak",), ("bak", "more", "most")])
+def test_a_log_that_was_restored_to_what_one_of_two_tables_saw_last(tmp_path, records):
+    """S47: the file, which the other has moved since, is rebuilt for both."""
+    root, backup, clock = tmp_path / "log", tmp_path / "backup", ManualClock()
+    log = Log.create(str(root), partitions=1, clock=clock)
+    log.append([{"key": "old", "value": "v"}])
+    shutil.copytree(root, backup)
+    with (
+        StateTable(str(root), tmp_path / "cache", clock=clock) as slow,
+        StateTable(str(root), tmp_path / "cache", clock=clock) as fast,
+    ):
+        log.append([{"key": "late", "value": "v"}])
+        fast.refresh()
+        restored(log, root, backup, records)
+        clock.advance(60_000)
+        for table in (slow, fast):
+            table.refresh()
+            assert {key for key, _ in table.scan()} == {b"old", *(r.encode() for r in records)}
+            assert table.offsets == {0: 1 + len(records)}
+
+
 @pytest.mark.parametrize("on_loss", ["resync", "fail"])
 def test_a_log_that_is_recreated_while_the_table_is_open(tmp_path, on_loss):
     """S47: it gets an error, or rebuilds the table from the new log; it never mixes the two."""

@@ -399,6 +399,8 @@ def keep_state(w: World) -> None:
 
 def _ask_state(w: World, kept: Kept) -> None:
     model = kept.model
+    if model in w.gone:
+        w.later(15_000)  # It looks within ten seconds whether its log is still there.
     try:
         kept.made.refresh()
     except (LogReplacedError, NotFoundError):
@@ -407,7 +409,7 @@ def _ask_state(w: World, kept: Kept) -> None:
         w.kept.remove(kept)
         return
     if model in w.gone and kept.place not in w.logs:
-        return  # It looks for its log again within ten seconds.
+        return
     if model in w.gone:  # It follows the log that is there now (``on_loss``).
         model = kept.model = w.logs[kept.place]
     made, found = kept.made, rows_by_key(kept.made.scan())

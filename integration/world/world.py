@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import count
+from itertools import combinations, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,6 +124,8 @@ class World:
         self.done: list[str] = []
         """The names of the operations, in order, for the count of pairs."""
         self.expected: list[Unit] = []
+        self.late: list[Unit] = []
+        """What failed with an unknown outcome: another writer may still commit the request."""
         self.changed: set[str] = set()
         """Where the last step made a commit."""
         self.failed = False
@@ -239,6 +241,8 @@ class World:
         if not self.failed and done:
             missing = [unit for unit in self.expected if not unit.is_found and unit.rows]
             check(not missing, "a call returned, but nothing was appended: {}", missing)
+        if self.failed:
+            self.late += [unit for unit in self.expected if not unit.is_found and unit.rows]
         self.expected = []
 
     def observe_table(self, place: str, shown: Mapping[Any, Any]) -> None:
@@ -302,26 +306,31 @@ class World:
         return self.deals.setdefault(key, Deal((t.id, t.epoch, t.number)))
 
     def _attribute(self, place: str, model: LogModel, version: int, new: list[Any]) -> None:
-        for unit in self.expected:
-            values = _matched(unit, new, model.columns[-1][1])
-            if unit.place == place and values is not None and not (unit.is_found and unit.rows):
+        asked = [u for u in (*self.expected, *self.late) if u.place == place]
+        asked = [u for u in asked if not (u.is_found and u.rows)]
+        several = (some for size in range(1, 4) for some in combinations(asked, size))
+        for units in several:
+            parts = _matched(units, new, model.columns[-1][1])
+            if parts is None:
+                continue
+            for unit in units:
                 unit.is_found = True
                 deal = unit.deal
                 if deal is not None and not _is_undecided(self, place, version, deal):
                     deal.outcome = COMMITTED
                     deal.ends[model.log_id] = version
-                model.records += [
-                    Record(
-                        *(row.partition, row.offset, row.key, value),
-                        *(row.time_ms, row.order, version, deal),
-                    )
-                    for row, value in zip(new, values, strict=True)
-                ]
-                if model.is_hashed:
-                    homes = {(r.key, r.partition) for r in model.records if r.key is not None}
-                    many = len(homes) > len({key for key, _ in homes})
-                    check(not many, "a key of {} is in two partitions: {}", place, homes)
-                return
+            model.records += [
+                Record(
+                    *(row.partition, row.offset, row.key, value),
+                    *(row.time_ms, row.order, version, unit.deal),
+                )
+                for row, (unit, value) in zip(new, parts, strict=True)
+            ]
+            if model.is_hashed:
+                homes = {(r.key, r.partition) for r in model.records if r.key is not None}
+                many = len(homes) > len({key for key, _ in homes})
+                check(not many, "a key of {} is in two partitions: {}", place, homes)
+            return
         raise WrongError(f"version {version} of {place} appended what nobody asked for: {new[:3]}")
 
     # --- Time
@@ -334,7 +343,7 @@ class World:
 
     def back_up(self) -> None:
         """Copies the files of all logs, and what the model knows of them."""
-        known = copy.deepcopy((self.logs, self.deals, self.cuts))
+        known = copy.deepcopy((self.logs, self.deals, self.cuts, self.late))
         self.backup = (dict(self._files()), known)
 
     def restore(self) -> None:
@@ -345,7 +354,7 @@ class World:
             del _filesystem()[name]
         _filesystem().update(files)
         self.gone += self.logs.values()
-        self.logs, self.deals, self.cuts = copy.deepcopy(known)
+        self.logs, self.deals, self.cuts, self.late = copy.deepcopy(known)
         self.processes = [self._process() for _ in self.processes]
         self.open, self._observers = [], {}
 
@@ -368,22 +377,24 @@ def _filesystem() -> dict[str, Any]:
     return MemoryFileSystem.store
 
 
-def _matched(unit: Unit, new: list[Row], columns: Columns | None) -> list[Any] | None:
-    """Returns the values of a unit, as they were appended, in the order of what is read; None if
-    that is not the unit.
+def _matched(
+    units: Sequence[Unit], new: list[Row], columns: Columns | None
+) -> list[tuple[Unit, Any]] | None:
+    """Returns for each row that is read the unit that it belongs to, and its value as it was
+    appended; None if these are not the rows of these units together.
     """
-    if unit.rows is None:
-        return [row.value for row in new]
-    left = list(unit.rows)
-    values = []
+    if units[0].rows is None:
+        return [(units[0], row.value) for row in new]
+    left = [(unit, row) for unit in units for row in unit.rows or ()]
+    parts = []
     for row in new:
-        fits = (asked for asked in left if _is_asked(asked, row))
+        fits = ((unit, asked) for unit, asked in left if _is_asked(asked, row))
         found = next(fits, None)
-        if found is None or not same(read_as(found.value, columns), row.value):
+        if found is None or not same(read_as(found[1].value, columns), row.value):
             return None
         left.remove(found)
-        values.append(found.value)
-    return None if left else values
+        parts.append((found[0], found[1].value))
+    return None if left else parts
 
 
 def _is_asked(asked: Row, row: Row) -> bool:

@@ -84,7 +84,8 @@ def check_races(log: Log, *, processes: int = 8, commits: int = 40) -> None:
         _require(offsets == list(range(end)), f"offsets of partition {p} have gaps")
     for (p, writer), numbers in seen.items():
         _require(numbers == sorted(numbers), f"writer {writer} is out of order in {p}")
-    _require(log.version == processes * commits, f"{log.version} commits were made")
+    # Appends that meet share a commit.
+    _require(commits <= log.version <= processes * commits, f"{log.version} commits were made")
 
 
 def _require(holds: bool, message: str) -> None:

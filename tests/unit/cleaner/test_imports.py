@@ -143,7 +143,7 @@ with contextlib.redirect_stdout(io.StringIO()):
 @pytest.mark.parametrize(
     ("what", "modules_max", "absent"),
     [
-        ("from clog.storage import Log", 74, ABSENT),
+        ("from clog.storage import Log", 75, ABSENT),
         ("import clog.cli.app", 5, "pyarrow.parquet fsspec pyspark rich sqlite3"),
         (DESCRIBE, 83, "pyarrow.parquet fsspec pyspark sqlite3 pydantic asyncio ssl"),
     ],

@@ -3,7 +3,6 @@ them: engines, cuts, published views, copies, repairs (S75).
 """
 
 import pytest
-from tests.unit.cli.conftest import cli
 from tests.unit.storage.diagnostics.test_repair import Overwriting
 
 from clog.storage import Log, snapshot
@@ -12,7 +11,6 @@ from clog.storage.diagnostics.verify import verify_log
 from clog_testing.crash import discard, memory_store
 from clog_testing.invariants import check_log
 
-__all__ = ["cli"]
 TOPIC = "kafka:cluster/topic"
 
 

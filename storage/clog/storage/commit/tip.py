@@ -354,8 +354,9 @@ def _block_missing(store: Store, version: int) -> CorruptionError:
     path = documents.block_path(version)
     return CorruptionError(
         f"{path} of {store.url} is missing, so it is unknown which commits from version"
-        f" {documents.block_of(version)} on were made; restore it from a back-up, or recover what"
-        ' the commits have into a copy with "clog verify --repair"'
+        f" {documents.block_of(version)} on were made; read again later if the log is still being"
+        " copied, restore it from a back-up, or recover what the commits have into a copy with"
+        ' "clog verify --repair"'
     )
 
 

@@ -18,6 +18,7 @@ from world import LOGS, World
 
 from clog.storage import Log
 from clog.storage.diagnostics.verify import verify_log
+from clog.storage.format.documents import SNAPSHOTS, snapshot_path
 from clog_testing.invariants import check_log
 
 Row = tuple[int, int, str, str, str | None]
@@ -61,6 +62,20 @@ def in_doubt(world: World, producer: str) -> int:
         batches_in(world.open(name)).get(producer, 0) > _known(world, producer, name)[0]
         for name in LOGS
     )
+
+
+def is_in_snapshot(world: World, producer: str) -> bool:
+    """Whether each batch in doubt is in a snapshot: where writers combine, a commit may leave its
+    snapshot until it is done.
+    """
+    for name in LOGS:
+        log = world.open(name)
+        if batches_in(log).get(producer, 0) > _known(world, producer, name)[0]:
+            (last,) = (w.version for w in log.handle.tip.head.writers if w.writer_id == producer)
+            snapshots = [entry.path for entry in log.handle.store.list(SNAPSHOTS)]
+            if not snapshots or max(snapshots) < snapshot_path(last):
+                return False
+    return True
 
 
 def _known(world: World, producer: str, name: str) -> tuple[int, int]:

@@ -88,7 +88,7 @@ def opened(store, clock):
     return Log.open(store, clock=clock, ids=SeededIds(99))
 
 
-@pytest.mark.parametrize("seed", [0, 2, 3, 5, 6, 7, 9, 12])
+@pytest.mark.parametrize("seed", range(8))
 def test_a_bucket_that_is_replicated_behind(seed):
     """Objects arrive late and out of order. A reader of the replica, once or all the time, sees a
     complete version, or gets an error that says to read again; when everything has arrived, the
@@ -97,7 +97,7 @@ def test_a_bucket_that_is_replicated_behind(seed):
     clock, rng = ManualClock(1_000_000), random.Random(seed)
     source, replica = Recording(memory_store()), memory_store()
     swept = {**KEPT, "file.delete.delay.ms": rng.choice([0, 10**9]), "delete.retention.ms": 0}
-    lived = Lived(source, seed, clock=clock, config=swept).live(rng.randint(8, 30))
+    lived = Lived(source, seed, clock=clock, config=swept).live(rng.randint(15, 40))
     late = rng.choice([0.5, 3, 20])
     last, arrivals = {}, []
     for i, (path, data) in enumerate(source.changes):  # Changes of one object stay in order.

@@ -26,7 +26,7 @@ follows the log until it claims the id; if two do so at the same time, one fence
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import repeat
 from os import PathLike
 from pathlib import Path
@@ -51,7 +51,6 @@ from clog.storage.errors import (
     InvalidInputError,
     StateFencedError,
     StateFileError,
-    StoreUnavailableError,
     TransactionFencedError,
 )
 from clog.storage.format.commits import Head
@@ -564,9 +563,6 @@ class StateStore(Shared):
                         missed_deletes=missed_deletes,
                     )
                     self._pending = begun, sent
-                else:  # In doubt: others, or the next holder, may have committed since.
-                    with suppress(StoreUnavailableError):
-                        self._file.handle.refresh()
                 transaction, sent = self._pending
                 try:
                     result = transaction.commit()

@@ -511,6 +511,8 @@ class Committing:
         tried, self.tried = self.tried, True
         was_in_doubt, self._in_doubt = self._in_doubt, True  # Until the outcome is known.
         try:
+            if was_in_doubt:  # Others, or the next holder, may have committed since.
+                self._handle.refresh()
             done = self._appended(tried=tried)
         except CommitStateUnknownError:
             raise

@@ -324,7 +324,6 @@ def test_one_in_doubt_that_nobody_can_tell_of(make_log, open_log, store):
     t = in_doubt(log, faulty, *NEVER_CAME)
     with other.transaction("job") as newer:
         newer.append(rows("newer"))
-    assert log.end_offsets() == {0: 1}  # A handle that sees the takeover first knows.
     for end in (t.commit, t.abort):
         with pytest.raises(CommitStateUnknownError, match=r"the id is at epoch 1, which has"):
             end()

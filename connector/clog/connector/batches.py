@@ -372,9 +372,9 @@ def _typed(df: "DataFrame", columns: Sequence[str], field: "pa.Field") -> "Colum
 
 def _named(df: "DataFrame", columns: Sequence[str], role: str) -> list[str]:
     """Returns columns as the DataFrame spells them: case matters only if two differ in it alone."""
-    there = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
-    missing = [c for c in columns if c not in there and c.lower() not in there]
-    found = [there.get(c, there.get(c.lower(), c)) for c in columns]
+    there = spellings(tuple(df.columns))
+    found = [there.get(c) or there.get(folded(c), c) for c in columns]
+    missing = [c for c in found if c not in there]
     twice = sorted({c for c in found if found.count(c) > 1})
     if not columns or missing:
         what = f"{role} columns {missing} do not exist" if columns else f"no {role} column is left"

@@ -479,7 +479,7 @@ def _execute_pass(
         with suppress(SourcesChangedError):  # Do not waste what is already written.
             pending.commit()
     except SourcesChangedError:
-        complete = False  # The next pass maps the same range again.
+        pass  # The next pass maps the same range again.
     stats.chunks_untouched = judge.index_filter.count
     stats.segments_before = len(sealed)
     stats.size_bytes_before = sum(s.size_bytes for s in sealed)

@@ -671,7 +671,7 @@ def unended_after(
     """Returns the transactions that have not ended after the commit of an edit, and what each holds
     back; ``features``: those of the log before.
     """
-    is_whole = WHOLE_TRANSACTIONS in features.with_added(edit.features or NO_FEATURES)
+    is_whole = any(WHOLE_TRANSACTIONS in names for names in (features, edit.features or ()))
     for ending in edit.ends:
         unended = ended(unended, ending)
     for joining in edit.unended:

@@ -1,5 +1,5 @@
-"""Erasures: removing every byte of the records of some keys from the log's root, with a receipt
-(S59, S60, FORMAT.md §17).
+"""Removal of keys: deletes, which are tombstones, and erasures, which remove every byte of the
+records of some keys from the log's root, with a receipt (S59, S60, FORMAT.md §17).
 
 The request is a commit (COMMIT.md §8, E1 and E2); the cleaner does the rest, round by round. The
 progress of an erasure, and what it waits for, follow from the newest version
@@ -9,10 +9,19 @@ progress of an erasure, and what it waits for, follow from the newest version
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from clog.storage.append import committing, partitions_of, put_records, records_of
+from clog.storage.append import (
+    AppendResult,
+    append,
+    check_takes_offsets,
+    committing,
+    partitions_of,
+    put_records,
+    records_of,
+)
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.proposals import AppendRequest
@@ -41,15 +50,16 @@ from clog.storage.format.erasures import (
 )
 from clog.storage.format.log_info import ERASURES, FeatureNames
 from clog.storage.keys.hashing import key_bytes
-from clog.storage.objects.orders import header_orders
+from clog.storage.objects.orders import Ordering
 from clog.storage.objects.writer import DataObject
-from clog.storage.read.lookup import asked_keys, python_keys, records_of_keys
+from clog.storage.read.lookup import asked_keys, listed_keys, python_keys, records_of_keys
 from clog.storage.readers import Holds, read_holds
 from clog.storage.store.contract import ahead
 
 OPERATION: Final = "erase"
 PENDING: Final = "pending"
 DONE: Final = "done"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FEATURES: Final = FeatureNames(write=(ERASURES,))
 
 
@@ -98,11 +108,26 @@ class Erasure:
     __repr__ = with_times
 
 
-def erase(handle: Handle, keys: Sequence[Any], *, notify: bool) -> ErasureRequest:
+def delete(handle: Handle, keys: Iterable[Any]) -> AppendResult:
+    """Appends a tombstone for each key; see `Log.delete`."""
+    check_takes_offsets(handle, given=False)
+    return append(
+        handle, _tombstones(handle, _distinct(keys, handle.refresh().head)), None, None, None
+    )
+
+
+def erase(handle: Handle, keys: Iterable[Any], *, notify: bool) -> ErasureRequest:
     """Does E1 and E2; see `Log.erase`."""
     known = handle.refresh()
     head = known.head
     wanted = _distinct(keys, head)
+    if not wanted:
+        raise InvalidInputError("give at least one key; nothing was changed")
+    if len(wanted) > KEYS_MAX:
+        raise InvalidInputError(
+            f"one request can erase at most {KEYS_MAX} keys, not {len(wanted)}; use several"
+            " requests; nothing was changed"
+        )
     if notify and head.takes_offsets:
         raise InvalidInputError(
             f"{handle.store.url} takes offsets from its source, so no tombstones can be added"
@@ -124,7 +149,7 @@ def erase(handle: Handle, keys: Sequence[Any], *, notify: bool) -> ErasureReques
     try:
         store.put(paths[0], documents.encode("receipt", receipt_to_json(begun)))  # E1
         store.put(paths[1], encode_request(list(hashes.values())))
-        objects = _tombstones(handle, wanted) if notify else []
+        objects = _put_tombstones(handle, wanted) if notify else []
         with committing(handle, objects):
             version = _request(handle, known, erasure_id, len(wanted), objects)  # E2
     except CommitStateUnknownError:
@@ -137,32 +162,37 @@ def erase(handle: Handle, keys: Sequence[Any], *, notify: bool) -> ErasureReques
     return ErasureRequest(erasure_id, secret, version)
 
 
-def _distinct(keys: Sequence[Any], head: Head) -> dict[bytes, Any]:
+def _distinct(keys: Iterable[Any], head: Head) -> dict[bytes, Any]:
     """Returns the keys by their canonical bytes."""
-    is_one = isinstance(keys, str | bytes | bytearray | memoryview)
-    listed = [] if is_one or not isinstance(keys, Iterable) else list(keys)
-    if not listed:
-        raise InvalidInputError("give a list of at least one key; nothing was changed")
-    if len(listed) > KEYS_MAX:
-        raise InvalidInputError(
-            f"one request can erase at most {KEYS_MAX} keys, not {len(listed)}; use several"
-            " requests; nothing was changed"
-        )
-    schema = head.log.schema
+    schema, listed = head.log.schema, listed_keys(keys)
     return dict(zip(asked_keys(listed, schema), python_keys(listed, schema), strict=True))
 
 
-def _tombstones(handle: Handle, wanted: Mapping[bytes, Any]) -> list[DataObject]:
-    """Writes a tombstone for each key, with the key's highest order if the order decides."""
-    header = LogConfig.from_overrides(handle.tip.head.config).compaction_strategy_header
+def _tombstones(handle: Handle, wanted: Mapping[bytes, Any]) -> list[dict[str, Any]]:
+    """Returns a tombstone for each key; if an order decides, with the key's highest one, and if
+    that is a header's, none for a key without records.
+    """
+    ordering = Ordering.of(LogConfig.from_overrides(handle.tip.head.config))
     rows: list[dict[str, Any]] = [{"key": key, "value": None} for key in wanted.values()]
-    if header:
-        orders = _highest_orders(handle, wanted, header)
-        rows = [
-            {**row, "headers": [(header, orders[key].to_bytes(8, "big"))]}
-            for key, row in zip(wanted, rows, strict=True)
-            if key in orders
+    if ordering is None:
+        return rows
+    highest = _highest_orders(handle, wanted, ordering)
+    if ordering.header is None:
+        now_us = handle.clock.now_us()
+        times = [max(highest.get(key, 0), now_us) for key in wanted]
+        return [
+            {**row, "timestamp": _EPOCH + timedelta(microseconds=us)}
+            for row, us in zip(rows, times, strict=True)
         ]
+    return [
+        {**row, "headers": [(ordering.header, highest[key].to_bytes(8, "big"))]}
+        for key, row in zip(wanted, rows, strict=True)
+        if key in highest
+    ]
+
+
+def _put_tombstones(handle: Handle, wanted: Mapping[bytes, Any]) -> list[DataObject]:
+    rows = _tombstones(handle, wanted)
     if not rows:
         return []
     records, _, schema = records_of(handle, rows)
@@ -170,15 +200,16 @@ def _tombstones(handle: Handle, wanted: Mapping[bytes, Any]) -> list[DataObject]
     return put_records(handle, records, parts, schema)
 
 
-def _highest_orders(handle: Handle, wanted: Mapping[bytes, Any], header: str) -> dict[bytes, int]:
+def _highest_orders(
+    handle: Handle, wanted: Mapping[bytes, Any], ordering: Ordering
+) -> dict[bytes, int]:
     manifest = handle.manifest()
     columns = manifest.head.partitions
     spans = {p: (columns.start[p], columns.end[p]) for p in range(manifest.head.log.partitions)}
     highest: dict[bytes, int] = {}
     for batch in records_of_keys(handle.store, manifest, spans, list(wanted.values())):
-        orders = header_orders(batch.column("headers"), header)
         keys = key_bytes(batch.column("key")).to_pylist()
-        for key, order in zip(keys, orders.tolist(), strict=True):
+        for key, order in zip(keys, ordering.values(batch).tolist(), strict=True):
             highest[key] = max(highest.get(key, 0), order)  # One without an order has -1.
     return highest
 

@@ -22,9 +22,9 @@ from clog.storage.commit.proposals import Writer
 from clog.storage.commit.versions import version_asked
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds
-from clog.storage.erasures import Erasure, ErasureRequest, erase, erasures
+from clog.storage.erasures import Erasure, ErasureRequest, delete, erase, erasures
 from clog.storage.errors import AlreadyExistsError, InvalidInputError
-from clog.storage.format.documents import NONE, reader_path
+from clog.storage.format.documents import reader_path
 from clog.storage.objects.records import Appendable
 from clog.storage.objects.writer import DataObject, ObjectWriter
 from clog.storage.publications.publish import Publications, PublishResult, WithdrawResult
@@ -43,8 +43,7 @@ from clog.storage.store import store_at
 from clog.storage.store.contract import Store
 from clog.storage.store.failures import without_secret_ones
 from clog.storage.store.opening import Reach
-from clog.storage.types.columns import Records, arrow_schema, html, rows_of
-from clog.storage.types.rows import KEY_COLUMNS
+from clog.storage.types.columns import Records, arrow_schema, html
 
 if TYPE_CHECKING:
     from clog.storage.cuts import Cut
@@ -172,8 +171,9 @@ class Log:
         described = self.describe()
         rows: list[dict[str, Any]] = [dict(d) for d in described["partition_details"]]
         parts = pa.Table.from_pylist([{name: row[name] for name in _SHOWN} for row in rows])
-        more = f"{described['objects']} objects, {described['object_bytes']} bytes"
-        return html(parts, repr(self), more)
+        return html(
+            parts, repr(self), "{objects} objects, {object_bytes} bytes".format(**described)
+        )
 
     def __dir__(self) -> list[str]:
         """Lists the attributes that are meant for users."""
@@ -392,17 +392,8 @@ class Log:
             again = version_asked(handle.store, tip, at, at_time_ms)
             manifest = handle.manifest_at(again)
         parts = scan.partitions_named(tip.head, partition, url=handle.store.url)
-        head, rows = manifest.head, None
-        if KEY_COLUMNS in head.config:
-            names = LogConfig.from_overrides(head.config).table_key_columns
-            rows = rows_of(head.log.schema, names)
-        table = self._part(_tables_of).at(
-            manifest,
-            parts,
-            tip.head.partitions.start,
-            rows=rows,
-            origin=partial(self.table, partition, again),
-        )
+        starts, origin = tip.head.partitions.start, partial(self.table, partition, again)
+        table = self._part(Tables).at(manifest, parts, starts, origin=origin)
         whole = filter is None and columns is None
         return table if whole else table.narrowed(filter, columns)
 
@@ -427,7 +418,7 @@ class Log:
         handle.refresh()
         manifest = handle.manifest()
         ranges = scan.ranges(manifest.head, partition, start, None, url=handle.store.url)
-        return self._part(_tables_of).changes(manifest, ranges)
+        return self._part(Tables).changes(manifest, ranges)
 
     def start_offsets(self) -> dict[int, int]:
         """Returns the first readable offset of each partition (the low watermark).
@@ -615,13 +606,9 @@ class Log:
         Args:
             partition: the partition.
         """
-        handle = self._handle
-        (p,) = scan.partitions_named(handle.refresh().head, partition, url=handle.store.url)
-        return [
-            (m.offset, m.id, m.outcome, None if m.horizon_ms == NONE else m.horizon_ms)
-            for m in handle.manifest().markers
-            if m.partition == p
-        ]
+        from clog.storage.transactions.ids import markers_of
+
+        return markers_of(self._handle, partition)
 
     @overload
     def positions(self, id: str, *, marks: Literal[False] = False) -> dict[str, dict[int, int]]: ...
@@ -690,7 +677,24 @@ class Log:
         """
         return administration.delete_records(self._handle, before)
 
-    def erase(self, keys: Sequence[Any], *, notify: bool = True) -> ErasureRequest:
+    def delete(self, keys: Iterable[Any]) -> AppendResult:
+        """Deletes keys, by one append of tombstones: records of these keys with a null value.
+
+        >>> log = Log.create("memory://help-of-delete", key="id", like=[{"id": 1, "n": 2}])
+        >>> _ = log.append([{"id": 1, "n": 2}])
+        >>> log.delete([1]).version, log.table().to_pylist()
+        (2, [])
+
+        Args:
+            keys: as `Table.get_many` takes them. Those that do not exist are no error.
+
+        Raises:
+            InvalidInputError: the log cannot have such a key, or takes offsets from its source;
+                nothing is appended.
+        """
+        return delete(self._handle, keys)
+
+    def erase(self, keys: Iterable[Any], *, notify: bool = True) -> ErasureRequest:
         """Asks for the erasure of every byte of all records that these keys have by now: values,
         headers and the keys themselves, old versions included. The cleaner's rounds carry it out;
         `erasures` shows their progress and, at the end, the receipt.
@@ -893,7 +897,3 @@ class Log:
         made: _T | None = self._parts.get(make)
         # Two threads may each make one; a single step keeps one of them.
         return self._parts.setdefault(make, make(self._handle)) if made is None else made
-
-
-def _tables_of(handle: Handle) -> Tables:
-    return Tables(handle.store, seed=handle.tip.head.log.key_seed)

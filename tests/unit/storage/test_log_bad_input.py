@@ -137,8 +137,8 @@ def test_numbers_of_partitions(make_log, partitions):
         (lambda log: log.alter("cleanup.policy"), r"config='cleanup.policy' is not a mapping"),
         (lambda _: Log.create("memory://x", features="proposals"), r"give a list, \['proposals'\]"),
         (lambda log: log.upgrade("proposals"), r"give a list, \['proposals'\]"),
-        (lambda log: log.erase(1), "give a list of at least one key"),
-        (lambda log: log.erase("alice"), "give a list of at least one key"),
+        (lambda log: log.erase(1), "give (a list of keys|at least one key)"),
+        (lambda log: log.erase("alice"), "give (a list of keys|at least one key)"),
     ],
 )
 def test_one_thing_in_place_of_another(make_log, call, words):

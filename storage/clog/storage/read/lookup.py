@@ -131,6 +131,15 @@ def records_of_keys(
                     yield found
 
 
+def listed_keys(keys: Iterable[Any]) -> list[Any]:
+    """Returns keys that are given as an iterable or an array; raises if it is one key."""
+    if isinstance(keys, str | bytes | bytearray | memoryview) or not isinstance(keys, Iterable):
+        raise InvalidInputError(
+            f"give a list of keys; a {type(keys).__name__} is one key, so put it in brackets"
+        )
+    return list(keys.to_pylist() if isinstance(keys, pa.Array | pa.ChunkedArray) else keys)
+
+
 def asked_keys(keys: Iterable[Any], schema: LogSchema | None) -> list[bytes]:
     """Returns the canonical bytes of keys that are asked for."""
     if schema is None:

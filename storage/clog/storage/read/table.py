@@ -58,7 +58,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clog.storage.commit.handle import Handle
 from clog.storage.commit.versions import reading
+from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Shared, dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.chunks import Chunk, Segment
@@ -70,7 +72,7 @@ from clog.storage.numpy_arrays import Offsets, to_arrow, to_numpy
 from clog.storage.objects.orders import Ordering
 from clog.storage.objects.reader import WHOLE_BYTES
 from clog.storage.read.filters import Pruned, RowFilter, lazy_frame
-from clog.storage.read.lookup import answered, answered_key, asked_keys, latest_of_keys
+from clog.storage.read.lookup import answered, answered_key, asked_keys, latest_of_keys, listed_keys
 from clog.storage.read.ordered import best_of, best_of_keys, ordered_batches
 from clog.storage.read.scan import (
     COLUMNS,
@@ -97,9 +99,10 @@ from clog.storage.types.columns import (
     check_held,
     html,
     package,
+    rows_of,
     shaped,
 )
-from clog.storage.types.rows import Shown, TableColumns
+from clog.storage.types.rows import KEY_COLUMNS, Shown, TableColumns
 
 if TYPE_CHECKING:
     import polars as pl
@@ -590,7 +593,7 @@ class Table(Frame):
 
     def of_keys(self, keys: Iterable[Any]) -> pa.Table:
         """Returns the rows of these keys, with all columns, in no order; raises as `get` does."""
-        return self.of_key_bytes(asked_keys(keys, self._typed))
+        return self.of_key_bytes(asked_keys(listed_keys(keys), self._typed))
 
     def of_key_bytes(self, wanted: Sequence[bytes]) -> pa.Table:
         """Does what `of_keys` does; ``wanted`` has canonical bytes (FORMAT.md) of the keys."""
@@ -738,10 +741,10 @@ def changes_batches(
 
 
 class Tables:
-    """Tables of one log; ``seed`` is the log's."""
+    """Tables of one log."""
 
-    def __init__(self, store: Store, *, seed: int) -> None:
-        self._indexes = KeyIndexCache(store, seed=seed)
+    def __init__(self, handle: Handle) -> None:
+        self._indexes = KeyIndexCache(handle.store, seed=handle.tip.head.log.key_seed)
         self._last: tuple[Manifest, object, Table] | None = None
         self._pieces: defaultdict[int, KnownPieces] = defaultdict(KnownPieces)
 
@@ -751,14 +754,16 @@ class Tables:
         parts: Sequence[int],
         starts: Sequence[int],
         *,
-        rows: TableColumns | None,
         origin: Callable[..., Table],
     ) -> Table:
-        """Returns the table of these partitions at the manifest's version as these ``rows``,
-        without offsets below ``starts``, the current log start offsets by partition.
+        """Returns the table of these partitions at the manifest's version, without offsets below
+        ``starts``, the current log start offsets by partition.
         """
-        head = manifest.head
-        asked, known = (parts, starts, rows), self._last
+        head, rows = manifest.head, None
+        if KEY_COLUMNS in head.config:
+            names = LogConfig.from_overrides(head.config).table_key_columns
+            rows = rows_of(head.log.schema, names)
+        asked, known = (parts, starts), self._last
         if known is not None and known[0] is manifest and known[1] == asked:
             return known[2]
         plans = [plan_table(manifest, p, starts[p], self._pieces[p]) for p in parts]

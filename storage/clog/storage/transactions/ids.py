@@ -57,6 +57,7 @@ from clog.storage.format.transactions import (
 )
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.objects.writer import DataObject
+from clog.storage.read.scan import partitions_named
 
 ID_BYTES_MAX = 512
 """The head repeats the ids of recent writers in each commit."""
@@ -185,6 +186,16 @@ def committed_positions(handle: Handle, transaction_id: str) -> Positions:
 def _positions(handle: Handle, transaction_id: str) -> Positions:
     state = state_of(handle.writer_pages, handle.refresh().head, transaction_id)
     return {} if state is None else read_positions(handle.store, state.positions)
+
+
+def markers_of(handle: Handle, partition: int) -> list[tuple[int, str, str, int | None]]:
+    """Returns the markers of a partition; see `Log.markers`."""
+    (p,) = partitions_named(handle.refresh().head, partition, url=handle.store.url)
+    return [
+        (m.offset, m.id, m.outcome, None if m.horizon_ms == NONE else m.horizon_ms)
+        for m in handle.manifest().markers
+        if m.partition == p
+    ]
 
 
 def last_sequence(handle: Handle, writer_id: str, kind: str | None) -> int | None:

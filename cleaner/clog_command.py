@@ -1,5 +1,5 @@
-"""The command `clog`, outside of the namespace package: on PyPI that name is somebody else's, and
-their ``clog/__init__.py`` hides what a checkout has of the namespace.
+"""The command `clog`, outside of the package: on PyPI that name is somebody else's, and their
+``clog/__init__.py`` hides ours.
 """
 
 import signal

@@ -1,7 +1,7 @@
 """Makes the file for ``spark-submit --py-files``: clog where nothing can be installed.
 
-A wheel does not do: Python imports a namespace package from a zip only where the zip has entries
-for its folders. What clog depends on (pyarrow, numpy, fsspec, xxhash) must be on the cluster.
+It has what a wheel has, under the name that Spark wants: a copy of a wheel as clog.zip does, too.
+What clog depends on (pyarrow, numpy, fsspec, xxhash) must be on the cluster.
 
     python integration/build_pyfiles.py clog.zip
     PYTHONPATH=clog.zip spark-submit --py-files clog.zip job.py
@@ -20,16 +20,11 @@ FOLDERS = ("storage", "cleaner", "connector", "bridge")
 
 def build(target: Path) -> None:
     """Writes the zip, over another if there is one."""
-    seen = set()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as out:
         for folder in FOLDERS:
             for path in sorted((ROOT / folder).rglob("*.py")):
-                name = path.relative_to(ROOT / folder)
-                for parent in reversed(name.parents[:-1]):
-                    if parent not in seen:
-                        seen.add(parent)
-                        out.writestr(f"{parent.as_posix()}/", "")
-                out.write(path, name.as_posix())
+                if not path.is_symlink():  # Of `clog/__init__.py`, one is enough.
+                    out.write(path, path.relative_to(ROOT / folder).as_posix())
 
 
 if __name__ == "__main__":

@@ -88,6 +88,8 @@ def test_broken_layers_are_found(tmp_path):
     for inner in ("bridge/clog/bridge/capturing", "bridge/clog/bridge/postgres"):
         for room in (ROOT / inner).glob("*.py"):
             make_module(tmp_path / inner / room.name, "")
+    face = "storage/clog/__init__.py"
+    make_module(tmp_path / face, (ROOT / face).read_text())
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     for number, (path, statement, _) in enumerate(TRESPASSERS):
         make_module(tmp_path / path / f"trespasser{number}.py", statement)

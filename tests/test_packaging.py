@@ -63,10 +63,11 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel):
     found = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert found == expected
     assert {"/".join(name.split("/")[:2]) for name in found} == TOP | {
+        "clog/__init__.py",
         "clog_command.py",
         "pyspark_clog.py",
     }
-    assert "clog/__init__.py" not in found
+    assert len(set(wheel.namelist())) == len(wheel.namelist())
 
 
 @needs_hatchling
@@ -102,7 +103,9 @@ def test_an_unpacked_wheel_imports(wheel, tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import clog.storage, clog.cleaner, clog.connector, pyspark_clog\n"
-        "assert clog.storage.__file__.startswith(sys.argv[1]), clog.storage.__file__\n"
+        "assert clog.Log is clog.storage.Log and clog.Cleaner is clog.cleaner.Cleaner\n"
+        "found = {m.__file__ for n, m in sys.modules.items() if n.startswith('clog')}\n"
+        "assert all(file.startswith(sys.argv[1]) for file in found), found\n"
     )
     # -S leaves the editable install's .pth out; the dependencies come from where they are.
     packages = [p for p in sys.path if p.endswith("site-packages")]
@@ -111,6 +114,19 @@ def test_an_unpacked_wheel_imports(wheel, tmp_path):
         cwd=tmp_path,
         check=True,
     )
+
+
+@needs_hatchling
+def test_a_copy_within_a_checkout_is_whole(wheel, tmp_path):
+    """A wheel unpacked beside the source roots, or a zip of it there, is not mixed with them."""
+    for folder in ("storage", "cleaner", "connector", "bridge"):
+        (tmp_path / folder / "clog").mkdir(parents=True)
+    wheel.extractall(tmp_path / "lib")
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import clog; print(*clog.__path__)"
+    for copy in (tmp_path / "lib", Path(wheel.filename).rename(tmp_path / "clog.zip")):
+        command = [sys.executable, "-c", code, str(copy)]
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert run.stdout.split() == [str(copy / "clog")]
 
 
 def test_the_distribution_is_installed_under_its_own_name():
@@ -152,7 +168,7 @@ def test_no_test_skips_for_want_of_a_package():
 
 
 def test_another_package_of_the_name_is_told(tmp_path):
-    """Its ``clog/__init__.py`` hides the namespace package of an editable install."""
+    """Its ``clog/__init__.py`` hides that of an editable install."""
     (tmp_path / "clog").mkdir()
     (tmp_path / "clog" / "__init__.py").touch()
     code = "import sys; sys.path.insert(0, sys.argv[1]); import clog_command; clog_command.main()"

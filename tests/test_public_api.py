@@ -190,7 +190,23 @@ def test_all_that_is_exported_is_there():
         assert set(module.__all__) <= set(dir(module))
 
 
+def test_the_package_itself_has_what_storage_and_the_cleaner_export():
+    """And two short forms, and the packages; all of it loaded when it is asked for."""
+    packages = (clog.storage, import_module("clog.cleaner"))
+    names = {name for package in packages for name in package.__all__}
+    assert set(clog.__all__) == names | {"create", "open"} <= set(dir(clog))
+    assert all(any(getattr(clog, n) is getattr(p, n, 0) for p in packages) for n in names)
+    assert (clog.create, clog.open) == (Log.create, Log.open)
+    assert [name for name in PACKAGES if getattr(clog, name[5:]).__name__ != name] == []
+    code = "import sys; old = {*sys.modules}; import clog; print({*sys.modules} - old)"
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert run.stdout.strip() == "{'clog'}"
+
+
 def test_what_is_not_exported_is_not_there():
+    with pytest.raises(AttributeError, match="no attribute 'Logg'"):
+        clog.Logg  # noqa: B018
     with pytest.raises(AttributeError, match="no attribute 'Logg'"):
         clog.storage.Logg  # noqa: B018
 

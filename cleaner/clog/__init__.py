@@ -1,0 +1,1 @@
+../../storage/clog/__init__.py

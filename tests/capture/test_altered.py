@@ -349,11 +349,13 @@ def test_a_table_that_is_not_there_is_not_loaded_anew(shop):
 
 
 def test_times_of_the_server_end_no_session(shop):
-    """Whatever the database reports about idle ones."""
+    """Whatever the database reports about idle ones, as of the test's own from then on."""
     shop.sql(*TABLE)
-    shop.sql(f"alter database {shop.postgres.name} set idle_session_timeout = 1")
+    before = shop.postgres.connect()
+    before.cursor().execute(f"alter database {shop.postgres.name} set idle_session_timeout = 1")
     shop.capture()
-    shop.sql(f"alter database {shop.postgres.name} reset idle_session_timeout")
+    before.cursor().execute(f"alter database {shop.postgres.name} reset idle_session_timeout")
+    before.close()
     shop.check()
 
 

@@ -424,6 +424,8 @@ class Binding:
                 " capture the database into a new URL, or leave the table out (--exclude"
                 f" {now.what})"
             )
+        if not now.key:  # Events stay as they came.
+            return self._why_uncertain(now)
         for name, column in after.items():
             known = before.get(name)
             if known is None and column[0] in now.defaults:
@@ -440,7 +442,19 @@ class Binding:
             return "a partition was attached, detached, emptied, dropped or rewritten"
         if self.file != now.file and self.stamps != now.stamps:
             return "its columns changed, and its rows were rewritten"
-        return self._why_uncertain(now)
+        return self._why_other_rows(now) or self._why_uncertain(now)
+
+    def _why_other_rows(self, now: SourceTable) -> str | None:
+        """Returns why rows that the log has may be others now although the columns are the same."""
+        for name, entry in self.entries.items():
+            if now.entries.get(name, entry) != entry:
+                if name[0] in "ec":
+                    return "values of one of its types are, or were, written differently"
+                return "a partition, or its replica identity, was another for some time"
+        new = now.entries.keys() - self.entries.keys()
+        if now.width > self.width and any(name[0] in "ec" for name in new):
+            return "a column was added whose type has labels or columns, which may have changed"
+        return None
 
     def _why_uncertain(self, now: SourceTable) -> str | None:
         """Returns why it is unknown what rows were like between this binding and now."""
@@ -448,15 +462,7 @@ class Binding:
             return (
                 "for some time, it was not published, or was published with other rows or columns"
             )
-        for name, entry in self.entries.items():
-            if now.entries.get(name, entry) != entry:
-                if name[0] in "ec":
-                    return "values of one of its types are, or were, written differently"
-                return "a partition, or its replica identity, was another for some time"
         added = set(range(self.width + 1, now.width + 1))
-        new = now.entries.keys() - self.entries.keys()
-        if added and any(name[0] in "ec" for name in new):
-            return "a column was added whose type has labels or columns, which may have changed"
         dropped = bool(self._numbers - now.live)
         if added - now.live or (added and dropped):
             return "columns were added, and dropped"

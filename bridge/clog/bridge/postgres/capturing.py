@@ -20,7 +20,7 @@ running continues.
 
 import json
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -230,6 +230,7 @@ class _Run:
                 own=self._settings.publication is None,
                 filters=about.filters,
             )
+            self._check_events({oid: reasons.get(oid, "its log was left behind") for oid in due})
             if due:
                 exported = exported or self._new_slot(f"{slot}_load", temporary=True)
                 self._load([self.tables[oid] for oid in due], exported)
@@ -348,6 +349,19 @@ class _Run:
             if why is not None:
                 due[table.oid] = why
         return due
+
+    def _check_events(self, due: Mapping[int, str]) -> None:
+        """Raises if a load that nobody asked for would append events once more."""
+        for oid, why in due.items():
+            one = self.tables[oid]
+            what = one.table.what
+            if one.position and not (one.table.key or self._is_asked(one.table)):
+                raise SourceError(
+                    f"{what} is a table of events, of which the log may lack some: {why}; only its"
+                    " rows of now could be loaded, and the log would have those twice that it has:"
+                    f" accept this with --reload {what}, leave the table out (--exclude {what}), or"
+                    " capture it into a new URL"
+                )
 
     @staticmethod
     def _is_stale(home: Home, one: TableLog) -> bool:

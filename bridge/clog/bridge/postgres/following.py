@@ -115,7 +115,7 @@ class _Reading:
     def __init__(self, of: Followed) -> None:
         self.in_transaction = False
         self._of = of
-        self._decoder = Decoder(self._table_of, self._start_of)
+        self._decoder = Decoder(self._table_of, self._start_of, self._part_of)
         self._doubted: set[int] = set()
         self._messages: list[bytes] = []
         self._ends: list[int] = []
@@ -147,7 +147,10 @@ class _Reading:
             raise ChangedError(str(e), {e.oid, *self._doubted}) from e
         if self._doubted:
             names = sorted(self._of.tables[oid].table.what for oid in self._doubted)
-            raise ChangedError(f"{', '.join(names)} had another shape for some time", self._doubted)
+            raise ChangedError(
+                f"{', '.join(names)} had another shape, or other partitions, for some time",
+                self._doubted,
+            )
         del self._messages[:count]
         self._ends = [i - count for i in self._ends if i >= count]
         self._bytes -= decoded.size_bytes
@@ -157,6 +160,22 @@ class _Reading:
     def _start_of(self, oid: int) -> int:
         one = self._of.tables.get(oid)
         return 0 if one is None else one.position
+
+    def _part_of(self, leaf: int, root: int, lsn: int) -> None:
+        """Compares which table had a partition with which one has it, or is it: nothing else tells
+        what rows the one got with it, and the other did not.
+        """
+        tables = self._of.tables
+        now = next((oid for oid, one in tables.items() if leaf in (oid, *one.table.leaves)), 0)
+        if now == root:
+            return
+        concerned = [oid for oid in (now, root) if oid in tables and lsn >= tables[oid].position]
+        if root in concerned and not tables[root].table.key:
+            concerned.remove(root)  # Events stay where they are.
+        if concerned and lsn >= self._of.read_lsn:
+            what = tables[concerned[0]].table.what
+            raise ChangedError(f"{what} has another partition, or is one", self._doubted)
+        self._doubted.update(concerned)
 
     def _table_of(self, relation: Relation, lsn: int) -> tuple[TableLog, TablePlan] | None:
         one = self._of.tables.get(relation.oid)

@@ -6,7 +6,8 @@ gathers the texts of a column in one step, and `types` converts them to values. 
 are rare are read one by one: Relation, Truncate.
 
 1. Messages are distinguished by their first byte; Begin and Commit number the transactions.
-2. Relation and Truncate split what is decoded together, but only for their tables.
+2. Relation and Truncate split what is decoded together, but only for their tables. The Relation of
+   a partition comes right before a change of its table, which shows whose it is.
 3. For each run of a table's changes, old tuples are walked, then new ones (`_walked`).
 4. Rows are laid out (`_laid_out`): one for a change, two for an update that changed the key: a
    tombstone of the old key before the new row. A value that the new tuple lacks, because it is
@@ -98,11 +99,14 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The state that one call leaves for the next."""
+    """The state that one call leaves for the next. ``described``: the oid of the relation that its
+    last message described, or 0.
+    """
 
     relations: Mapping[int, Relation]
     known: Mapping[int, _Known]
     open: Transaction | None
+    described: int = 0
 
 
 class Decoder:
@@ -114,15 +118,19 @@ class Decoder:
             the change's commit.
         start_of: returns, for the oid of a relation, the LSN from which on its transactions are
             decoded.
+        part_of: is called for each partition that is described, with the oids of the partition and
+            of the table whose change follows, and the LSN of that change's commit.
     """
 
     def __init__(
         self,
         table_of: Callable[[Relation, int], tuple[Any, TablePlan] | None],
         start_of: Callable[[int], int] = lambda _: 0,
+        part_of: Callable[[int, int, int], None] = lambda *_: None,
     ) -> None:
         self._table_of = table_of
         self.start_of = start_of
+        self.part_of = part_of
         self._state = _State({}, {}, None)
 
     def decode(self, messages: Sequence[bytes]) -> Decoded:
@@ -131,6 +139,9 @@ class Decoder:
         transactions, of_message = self._transactions(buffer)
         lsns = np.array([*(one.commit_lsn for one in transactions), 0], np.int64)[of_message]
         call = _Call(buffer, lsns, of_message, self._state, self)
+        described = self._state.described
+        if described and messages:
+            call.follow(described, 0)
         for i in np.flatnonzero((buffer.kinds == _RELATION) | (buffer.kinds == _TRUNCATE)).tolist():
             if buffer.kinds[i] == _RELATION:
                 call.describe(i)
@@ -138,7 +149,9 @@ class Decoder:
                 call.truncate(i)
         call.end(len(messages))
         is_open = bool(transactions) and transactions[-1].end_lsn == 0
-        self._state = _State(call.relations, call.known, transactions[-1] if is_open else None)
+        opened = transactions[-1] if is_open else None
+        described = call.described if messages else described
+        self._state = _State(call.relations, call.known, opened, described)
         return Decoded(tuple(transactions), tuple(call.steps), is_open, buffer.size_bytes)
 
     def known_of(self, relation: Relation, lsn: int) -> _Known:
@@ -193,6 +206,7 @@ class _Call:
         relations: the newest description of each relation.
         known: those of them whose table was asked for.
         steps: what was found.
+        described: the oid of the relation that the last message describes, or 0.
     """
 
     def __init__(
@@ -200,6 +214,7 @@ class _Call:
     ) -> None:
         self.relations, self.known = dict(state.relations), dict(state.known)
         self.steps: list[Changes | Truncated] = []
+        self.described = 0
         self._buffer = buffer
         self._lsns = lsns
         self._of_message = of_message
@@ -209,6 +224,7 @@ class _Call:
     def describe(self, i: int) -> None:
         """Takes a Relation message; the table is asked for by the first change after it."""
         relation = _relation(self._buffer.message(i))
+        self.follow(relation.oid, i + 1)
         before = self.relations.get(relation.oid)
         if before == relation:
             return
@@ -216,6 +232,18 @@ class _Call:
             self._take(relation.oid, i)
         self.known.pop(relation.oid, None)
         self.relations[relation.oid] = relation
+
+    def follow(self, described: int, i: int) -> None:
+        """Takes what follows a Relation message: a change of another relation, whose partition that
+        is, or anything else.
+        """
+        buffer = self._buffer
+        if i == len(buffer.kinds):
+            self.described = described
+        elif buffer.kinds[i] in (_INSERT, _UPDATE, _DELETE):
+            changed = int(buffer.numbers(buffer.starts[i : i + 1] + 1, 4)[0])
+            if changed != described:
+                self._decoder.part_of(described, changed, int(self._lsns[i]))
 
     def truncate(self, i: int) -> None:
         """Takes a Truncate message."""

@@ -36,6 +36,7 @@ SESSION: Final[Mapping[str, str]] = {
     "bytea_output": "hex",
     "client_encoding": "UTF8",
     "extra_float_digits": "3",
+    "quote_all_identifiers": "off",
     "search_path": "pg_catalog",
     "row_security": "off",
     "statement_timeout": "0",

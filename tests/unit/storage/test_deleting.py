@@ -84,7 +84,7 @@ def test_nothing_to_delete_commits_nothing(make_log):
 
 
 def test_a_mirror_refuses_deletes(make_log):
-    """Its offsets come from its source (S58)."""
+    """Its offsets come from its source (S75)."""
     log = make_log(features=["given-offsets"])
     with pytest.raises(InvalidInputError, match="offsets"):
         log.delete(["a"])

@@ -112,6 +112,16 @@ def test_what_the_topic_has_again_or_by_its_retention_not_any_more_is_not_delete
     assert (done.topics[topic].reconciled, keys(url)) == (0, ["a", "c", "x"])
 
 
+def test_a_log_of_which_nothing_is_left_is_compared_too(kafka, url):
+    """S75: what was taken from the log's start needs no tombstone."""
+    topic = kafka.topic(**COMPACTED)
+    kafka.produce(topic, values("abc"))
+    mirror(kafka.url(topic), url, MirrorSettings(once=True))
+    Log.open(url).delete_records({0: -1})
+    done = mirror(kafka.url(topic), url, MirrorSettings(once=True, reconcile=True))
+    assert (done.topics[topic].reconciled, keys(url)) == (0, [])
+
+
 def test_a_pause_shorter_than_tombstones_stay_is_none(kafka, url):
     """S41: superseded records and markers leave offsets out, and no moment is far back; one of days
     ago is, unless nothing is missing.

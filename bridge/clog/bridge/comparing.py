@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from clog.bridge.decoding import Typed
 from clog.bridge.target import RECONCILED, Target
 from clog.bridge.topic import At, Cluster, Columns, Feed, Gathered
-from clog.storage import SystemClock
+from clog.storage import Log, Records, SystemClock
 from clog.storage.spi import key_bytes, of_headers, to_arrow, to_numpy
 
 PIECE_BYTES: Final = 64 << 20
@@ -118,10 +118,15 @@ def _alive(target: Target, partition: int, start: int, end: int) -> pa.Table:
     """Returns the keys of a partition of the log whose last record is a value (`LASTS`)."""
     last = LASTS.empty_table()
     if start < end:
-        columns = ["key", "value", "offset"]
-        for batch in target.log.read(partition=partition, start=start, end=end, columns=columns):
+        for batch in log_rows(target.log, partition, start, end, ["key", "value", "offset"]):
             last = merged(last, coded(pa.Table.from_batches([batch])))
     return alive(last)
+
+
+def log_rows(log: Log, partition: int, start: int, end: int, columns: list[str]) -> Records:
+    """Reads a span of a log's partition, of which the log start may have taken all or a part."""
+    first = max(start, log.start_offsets()[partition])
+    return log.read(partition=partition, start=first, end=max(first, end), columns=columns)
 
 
 def _keys_of_topic(
@@ -148,8 +153,7 @@ def _tombstones(target: Target, partition: int, gone: pa.Table, now_ms: int) -> 
     """Returns a tombstone for each of these last records of their keys (`LASTS`)."""
     offsets = np.sort(to_numpy(gone.column("code")) // 2)
     first, end = (int(offsets[0]), int(offsets[-1]) + 1) if len(offsets) else (0, 0)
-    columns = ["key", "value", "offset"]
-    there = target.log.read(partition=partition, start=first, end=end, columns=columns).to_arrow()
+    there = log_rows(target.log, partition, first, end, ["key", "value", "offset"]).to_arrow()
     there = there.filter(pc.is_in(there.column("offset"), value_set=to_arrow(offsets)))
     count = there.num_rows
     return pa.table(

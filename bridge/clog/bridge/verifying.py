@@ -25,11 +25,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.bridge.comparing import LASTS, alive, coded, keyed, merged, pieces, since
+from clog.bridge.comparing import (
+    LASTS,
+    alive,
+    coded,
+    keyed,
+    log_rows,
+    merged,
+    pieces,
+    since,
+)
 from clog.bridge.decoding import Decoder, Decoding, letter_offsets
 from clog.bridge.target import MirrorSettings, Target, is_reconciled
 from clog.bridge.topic import WAIT_MS, Cluster, Columns, address_of
-from clog.storage import InvalidInputError, Log
+from clog.storage import InvalidInputError
 from clog.storage.spi import dataclass, to_arrow, to_numpy
 
 _SHOWN_MAX: Final = 10
@@ -156,7 +165,9 @@ class _Comparison:
         at = self._start()
         place = self._cluster, self._target, self._partition
         for found, upto in pieces(*place, (at, self._end)):
-            mine = _log_rows(self._target.log, self._partition, at, upto)
+            mine = log_rows(
+                self._target.log, self._partition, at, upto, [*_COLUMNS, "offset"]
+            ).to_arrow()
             self._compare(self._topic_rows(found, mine.schema), mine)
             on_progress(upto - at)
             at = upto
@@ -261,14 +272,6 @@ class _Comparison:
     def _add_differences(self, offsets: np.ndarray[Any, Any], why: str) -> None:
         made = (Difference(self._partition, int(offset), why) for offset in offsets[:_SHOWN_MAX])
         self._differences += made
-
-
-def _log_rows(log: Log, partition: int, start: int, end: int) -> pa.Table:
-    first = max(start, log.start_offsets()[partition])  # It may have risen since.
-    columns = [*_COLUMNS, "offset"]
-    return log.read(
-        partition=partition, start=first, end=max(first, end), columns=columns
-    ).to_arrow()
 
 
 def _unequal(theirs: pa.Table, mine: pa.Table) -> list[int]:

@@ -124,7 +124,7 @@ class LogModel:
 
     def stable(self, version: int) -> list[int]:
         """Returns the highest offsets below which all is decided and each committed transaction is
-        whole, by partition (S51).
+        whole, by partition (S51); an aborted one, too, until what began meanwhile ends.
         """
         there = [r for r in self.records if r.version <= version]
         stable = list(self.at(self.ends, version))
@@ -133,7 +133,7 @@ class LogModel:
                 stable[record.partition] = min(stable[record.partition], record.offset)
         deals: dict[int, list[Record]] = {}
         for record in there:
-            if record.deal is not None and record.deal.outcome == COMMITTED:
+            if record.deal is not None:
                 deals.setdefault(id(record.deal), []).append(record)
         is_parted = True
         while is_parted:
@@ -196,8 +196,15 @@ class LogModel:
             for erasing in self.erased
             for key in erasing.keys
             for r in [winners.get(key)]
-            if r is None or r.offset < erasing.ends[r.partition]
+            if r is None or self.is_erased(r)
         }
+
+    def is_erased(self, record: Record) -> bool:
+        """Returns whether an erasure was asked for after the record of its key."""
+        return any(
+            record.key in erasing.keys and record.offset < erasing.ends[record.partition]
+            for erasing in self.erased
+        )
 
     def needed(self, version: int) -> Iterator[Record]:
         """Yields the records that no cleaning may remove from the newest version."""

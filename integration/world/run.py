@@ -55,11 +55,19 @@ def run_one(seed: int, steps: int = STEPS) -> tuple[World, str | None]:
     return world, None
 
 
+SMALL = 10
+"""Operations of a small world."""
+
+
 def likings(seed: int) -> dict[str, float]:
-    """Returns how often a world does which operation: it likes about a quarter of them, so that
-    many of these meet often. In every second world all come equally often (`_next`).
+    """Returns how often a world does which operation. In every second world all come equally often
+    (`_next`); half of the others are small, with ten operations that meet again and again; the rest
+    like about a quarter of all.
     """
     random = Random(f"likings of {seed}")
+    if seed % 4 == 3:
+        few = {"create", *random.sample(sorted(OPERATIONS), SMALL)}
+        return {name: one.weight * (name in few) for name, one in OPERATIONS.items()}
     return {name: one.weight * random.choice((0.1, 0.3, 1, 6)) for name, one in OPERATIONS.items()}
 
 
@@ -91,8 +99,9 @@ def _step(world: World, liked: dict[str, float]) -> None:
 
 
 def _next(world: World, may: list[Operation], liked: dict[str, float]) -> Operation:
-    if world.seed % 2 and world.random.random() < 0.97:
-        return world.random.choices(may, [liked[one.name] for one in may])[0]
+    weights = [liked[one.name] for one in may]
+    if world.seed % 2 and world.random.random() < 0.97 and any(weights):
+        return world.random.choices(may, weights)[0]
     least = min(world.tried[one.name] for one in may)  # So the rare ones meet, too.
     return world.random.choice([one for one in may if world.tried[one.name] <= least + 1])
 
@@ -163,8 +172,8 @@ def main() -> int:
     seeds: Sequence[int] = range(args.first, args.first + args.seeds)
     if args.seed is not None:
         seeds = [args.seed]
-    elif args.like:  # Of a hundred times as many those that like these most.
-        seeds = liking(args.like, range(args.first, args.first + 100 * args.seeds))[: args.seeds]
+    elif args.like:  # Of a thousand times as many those that like these most.
+        seeds = liking(args.like, range(args.first, args.first + 1000 * args.seeds))[: args.seeds]
     met, worlds, failures = Met(), 0, 0
     began = time.process_time()
     for seed in seeds:

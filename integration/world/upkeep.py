@@ -48,10 +48,9 @@ def clean(w: World) -> None:
         after, now_ms = _there(w, p), w.clock.now_ms()
         starts = tuple(w.fresh(p).start_offsets().values())
         winners = model.winners(model.version)
-        doubtful = model.doubtful(model.version)
         for r in model.records:
             at = (r.partition, r.offset)
-            if at in before[p] and at not in after and r.key not in doubtful:
+            if at in before[p] and at not in after and not model.is_erased(r):
                 is_cut = r.offset < starts[r.partition]
                 why = _retained(model, r, now_ms) if is_cut else _kept(model, r, winners, now_ms)
                 check(not why, "a cleaner removed {} of {}: {}", r, p, why)

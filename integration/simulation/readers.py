@@ -84,7 +84,7 @@ class Reader(_Reading):
 
     def _changes(self, starts: dict[int, int]):
         try:
-            batches = self.log.changes(starts).to_batches()
+            batches = self.log.latest(starts).to_batches()
         except OffsetOutOfRangeError as e:
             return self._check_moved(starts, e)
         except VersionExpiredError as e:
@@ -188,7 +188,7 @@ class Follower(_Reading):
         start = self._positions if self._version is not None else None
         if self._rule is None:
             return self.log.read(start=start)
-        return self.log.changes(self.log.start_offsets() if start is None else start).to_batches()
+        return self.log.latest(self.log.start_offsets() if start is None else start).to_batches()
 
     def _expected(self, version: int) -> list[tuple]:
         made = expected_rows if self._rule is None else expected_changes

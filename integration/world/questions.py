@@ -175,7 +175,7 @@ def read(w: World) -> None:
         check(not lost, "{} lost {}", place, lost)
 
 
-@question("Log.changes")
+@question("Log.latest")
 def latest(w: World) -> None:
     """The last record of each key from some offsets on."""
     place, model, log = _pick(w)
@@ -183,7 +183,7 @@ def latest(w: World) -> None:
         p: w.random.randint(s, max(s, model.ends[-1][1][p]))
         for p, s in enumerate(model.starts[-1][1])
     }
-    found = table_of(log.changes(starts).to_batches())
+    found = table_of(log.latest(starts).to_batches())
     winners = model.winners(model.version)
     columns = model.columns[-1][1]
     wanted = {
@@ -195,7 +195,7 @@ def latest(w: World) -> None:
     for key in [k for k, v in wanted.items() if v is None and k not in found]:
         wanted.pop(key)  # Its tombstone may be gone.
         check(model.is_cleaned, "the tombstone of {} is missing in {}", key, place)
-    compare(f"changes of {place}", found, wanted, doubtful)
+    compare(f"latest records of {place}", found, wanted, doubtful)
 
 
 @question("Log.offsets_for_times")

@@ -22,7 +22,7 @@ from clog.storage.publications.source import view_masks
 from clog.storage.read.scan import KeyIndexCache
 from clog.storage.read.table import (
     ROW_BYTES,
-    changes_batches,
+    latest_batches,
     plan_table,
     small_view_batches,
     table_batches,
@@ -378,7 +378,7 @@ def check_changes(world, history, entries, shares):
             p: world.model.starts[p] + int((world.model.end(p) - world.model.starts[p]) * share)
             for p, share in enumerate(shares)
         }
-        batches = changes_batches(
+        batches = latest_batches(
             inside(world.store), manifest, starts, map_bytes=entries * ROW_BYTES
         )
         rows = rows_in(batches)

@@ -210,7 +210,7 @@ class World:
             if v > version and o >= end
         ]
         if not missed:
-            for row in _rows(self.log.changes({0: end})):
+            for row in _rows(self.log.latest({0: end})):
                 state.pop(row["key"].decode(), None)
                 if row["value"] is not None:
                     state[row["key"].decode()] = row["value"].decode()

@@ -16,7 +16,7 @@ from clog.storage.publications.source import view_masks
 from clog.storage.read.scan import missed_deletes
 from clog.storage.read.table import (
     ROW_BYTES,
-    changes_batches,
+    latest_batches,
     plan_table,
     table_batches,
 )
@@ -234,7 +234,7 @@ def test_changes_are_the_last_records_since(operations, entries, shares):
             p: world.model.starts[p] + int((world.model.end(p) - world.model.starts[p]) * share)
             for p, share in enumerate(shares)
         }
-        batches = changes_batches(
+        batches = latest_batches(
             inside(world.store), manifest, starts, map_bytes=entries * ROW_BYTES
         )
         rows = rows_in(batches)

@@ -145,8 +145,8 @@ def test_a_typed_log_is_what_one_of_bytes_is(kind, operations):
         assert plain.end_offsets() == typed.end_offsets()
         assert twins.rows(typed.table()) == plain_rows(plain.table())
         starts = dict.fromkeys(range(PARTITIONS), 0)
-        latest = [row for row in plain_rows(plain.changes(starts)) if row[3] is not None]
-        changed = [row for row in twins.rows(typed.changes(starts)) if row[3] is not None]
+        latest = [row for row in plain_rows(plain.latest(starts)) if row[3] is not None]
+        changed = [row for row in twins.rows(typed.latest(starts)) if row[3] is not None]
         assert changed == latest
         with TemporaryDirectory() as folder, StateTable(twins.stores[1], folder) as state:
             for n in range(7):

@@ -64,7 +64,7 @@ from clog.storage.format.commits import Commit
 from clog.storage.format.manifest import Manifest
 from clog.storage.read.lookup import answered_key
 from clog.storage.read.scan import missed_deletes
-from clog.storage.read.table import MAP_BYTES, changes_batches, plan_table, table_batches
+from clog.storage.read.table import MAP_BYTES, latest_batches, plan_table, table_batches
 from clog.storage.readers import NamedReader, check_name, holding_reader
 from clog.storage.store import store_at
 from clog.storage.store.contract import Store
@@ -489,7 +489,7 @@ class Follower(Shared):
         return {p: max(offset, low[p]) for p, offset in self.position.offsets.items()}
 
     def _apply(self, manifest: Manifest) -> tuple[bytes, ...] | None:
-        batches = changes_batches(
+        batches = latest_batches(
             self.handle.store,
             manifest,
             self._starts(manifest),

@@ -100,6 +100,10 @@ class Cut:
 
     __repr__ = with_times
 
+    def _manifest_in(self, handle: Handle) -> Manifest:
+        """Returns the manifest of a log at the cut."""
+        return manifest_of(handle, self)
+
     def changed(self, storage_options: Mapping[str, object] | None = None) -> list[str]:
         """Returns the URLs of the logs in which `delete_records` or retention has raised a log
         start offset since: the deleted records are gone from the cut, too. Opens each log.

@@ -8,7 +8,7 @@ Parts that not every log needs, for tables, transactions and published views, ar
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 from clog.storage import administration, append
 from clog.storage.administration import PARTITIONS_DEFAULT, FeatureState, is_there, new_log
 from clog.storage.append import AppendResult
-from clog.storage.commit.handle import Handle
+from clog.storage.commit.handle import Handle, reopening
 from clog.storage.commit.proposals import Writer
-from clog.storage.commit.versions import version_asked
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds
 from clog.storage.erasures import Erasure, ErasureRequest, delete, erase, erasures
@@ -29,7 +28,8 @@ from clog.storage.objects.records import Appendable
 from clog.storage.objects.writer import DataObject, ObjectWriter
 from clog.storage.publications.publish import Publications, PublishResult, WithdrawResult
 from clog.storage.read import scan
-from clog.storage.read.filters import RowFilter
+from clog.storage.read.changes import changes
+from clog.storage.read.lookup import for_times
 from clog.storage.read.table import Table, Tables
 from clog.storage.readers import (
     COMMIT_INTERVAL_MS,
@@ -41,7 +41,6 @@ from clog.storage.readers import (
 )
 from clog.storage.store import store_at
 from clog.storage.store.contract import Store
-from clog.storage.store.failures import without_secret_ones
 from clog.storage.store.opening import Reach
 from clog.storage.types.columns import Records, arrow_schema, html
 
@@ -180,22 +179,7 @@ class Log:
         return [name for name in super().__dir__() if name not in _NOT_FOR_USERS]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Returns how another process opens the log: by its URL and the storage options that are
-        not secret. Secrets come from where the filesystem finds them (environment, role, profile).
-
-        Raises:
-            InvalidInputError: it was opened with a custom store or clock, or with secrets in its
-                URL.
-        """
-        handle, url = self._handle, self._handle.standing.root.url
-        reach, has_own = handle.reach, type(handle.clock) is not SystemClock
-        if not isinstance(reach, Reach) or reach.protocol is None or has_own or "***" in url:
-            raise InvalidInputError(
-                f"the log at {url} cannot be pickled: it was opened with a custom store or clock,"
-                " or with secrets in its URL; open it where it is used"
-            )
-        options, single_writer = without_secret_ones(reach.options), reach.single_writer
-        return partial(type(self).open, url, options, single_writer=single_writer), ()
+        return reopening(self._handle, type(self).open), ()
 
     @property
     def url(self) -> str:
@@ -331,21 +315,10 @@ class Log:
             VersionExpiredError: while reading: planned objects were replaced and deleted.
             CorruptionError: while reading: an object is damaged, or something else deleted it.
         """
-        shown = scan.isolation_named(isolation)
         handle = self._handle
         handle.refresh()
-        manifest = handle.manifest()
-        head, url = manifest.head, handle.store.url
-        ranges = scan.ranges(head, partition, start, end, url=url, isolation=shown)
-        asked, where = scan.columns_asked(head.log.schema, columns), None
-        schema = scan.read_schema(head.log.schema, asked)
-        own: dict[str, Any] = {"columns": asked, "isolation": shown}
-        if filter is not None:
-            where = RowFilter.of(filter, head.log.schema)
-            own |= {"columns": where.with_paths(asked), "pruning": where.wanted}
-        batches = scan.read_records(handle.store, manifest, ranges, **own)
-        wanted = batches if where is None else where.of_batches(batches, schema)
-        return Records(schema, wanted, repr(url))
+        own = (handle, partition, start, end)
+        return scan.records(*own, isolation=isolation, where=filter, columns=columns)
 
     def table(
         self,
@@ -382,29 +355,22 @@ class Log:
         """
         handle = self._handle
         tip = handle.refresh()
-        if hasattr(at, "logs"):
-            from clog.storage.cuts import manifest_of, version_in
-
-            cut = cast("Cut", at)
-            version_asked(handle.store, tip, version_in(handle, cut), at_time_ms)
-            again, manifest = at, manifest_of(handle, cut)
-        else:
-            again = version_asked(handle.store, tip, at, at_time_ms)
-            manifest = handle.manifest_at(again)
+        manifest = handle.manifest_asked(tip, at, at_time_ms, "at")
+        again = at if hasattr(at, "logs") else manifest.version
         parts = scan.partitions_named(tip.head, partition, url=handle.store.url)
         starts, origin = tip.head.partitions.start, partial(self.table, partition, again)
         table = self._part(Tables).at(manifest, parts, starts, origin=origin)
         whole = filter is None and columns is None
         return table if whole else table.narrowed(filter, columns)
 
-    def changes(self, start: int | Mapping[int, int], partition: int | None = None) -> Table:
+    def latest(self, start: int | Mapping[int, int], partition: int | None = None) -> Table:
         """Returns the latest record of each key that changed since a position, tombstones included,
         to bring a copy as of that position up to date. If the cleaner has removed tombstones since,
         the copy misses these deletes; a `StateTable` notices that and rebuilds.
 
-        >>> log = Log.create("memory://help-of-changes", 1)
+        >>> log = Log.create("memory://help-of-latest", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
-        >>> log.changes({0: 0}).get("alice")
+        >>> log.latest({0: 0}).get("alice")
         b'1'
 
         Args:
@@ -418,7 +384,41 @@ class Log:
         handle.refresh()
         manifest = handle.manifest()
         ranges = scan.ranges(manifest.head, partition, start, None, url=handle.store.url)
-        return self._part(Tables).changes(manifest, ranges)
+        return self._part(Tables).latest(manifest, ranges)
+
+    def changes(
+        self,
+        *start: object,
+        since: "int | Cut | None" = None,
+        until: "int | Cut | None" = None,
+        since_time_ms: int | None = None,
+        until_time_ms: int | None = None,
+        mode: Literal["net", "each"] = "net",
+    ) -> Records:
+        """Returns what changed in the table between two versions, with the rows that were replaced:
+        the table's columns, ``_change_type`` (``insert``, ``delete``, ``update_preimage``,
+        ``update_postimage``), ``_commit_version`` and ``_commit_timestamp``.
+
+        >>> log = Log.create("memory://help-of-changes", key="id", like=[{"id": 1, "n": 2}])
+        >>> versions = [log.append([{"id": 1, "n": n}]).version for n in (2, 3)]
+        >>> [(row["_change_type"], row["n"]) for row in log.changes(since=1).to_pylist()]
+        [('update_preimage', 2), ('update_postimage', 3)]
+
+        Args:
+            *start: not taken: offsets belong to `latest`.
+            since: a version, or a named cut (`snapshot`) that includes this log.
+            until: the same, with its own changes; None: the newest.
+            since_time_ms: instead of ``since``: the newest version committed by then.
+            until_time_ms: instead of ``until``: the same.
+            mode: ``net``: at most one change of a key, of version ``until``; ``each``: those by all
+                records, in the order of commits.
+
+        Raises:
+            VersionExpiredError: a version can no longer be read; the message says what keeps one.
+            InvalidInputError: ``since`` is missing, or after ``until``; the mode is unknown.
+        """
+        asked = (since, since_time_ms), (until, until_time_ms)
+        return changes(self._handle, self._part(Tables).indexes, *asked, mode=mode, offsets=start)
 
     def start_offsets(self) -> dict[int, int]:
         """Returns the first readable offset of each partition (the low watermark).
@@ -468,7 +468,7 @@ class Log:
         handle.refresh()
         manifest = handle.manifest()
         times = scan.by_partition(manifest.head, ts_ms, "timestamp", url=handle.store.url)
-        return scan.for_times(handle.store, manifest, times)
+        return for_times(handle.store, manifest, times)
 
     def reader(
         self,

@@ -600,7 +600,7 @@ def test_a_sweep_in_the_middle_of_a_refresh(make_log, open_table, monkeypatch):
     put(log, a="1")
     table = open_table()
     put(log, a="2")
-    read = following.changes_batches
+    read = following.latest_batches
     calls = []
 
     def gone_once(*arguments, **options):
@@ -610,7 +610,7 @@ def test_a_sweep_in_the_middle_of_a_refresh(make_log, open_table, monkeypatch):
             raise following.VersionExpiredError("gone")
         return read(*arguments, **options)
 
-    monkeypatch.setattr(following, "changes_batches", gone_once)
+    monkeypatch.setattr(following, "latest_batches", gone_once)
     assert table.refresh().changed == (b"a",)
     assert (table.get("a"), table.version, len(calls)) == (b"2", 3, 2)
 

@@ -380,7 +380,7 @@ def test_a_copy_of_the_table_follows(mirror, tmp_path):
     commit(mirror, [25])
     state.refresh()
     assert state.get("k") == b"25"
-    assert mirror.changes({0: 12}).to_arrow().num_rows == 1
+    assert mirror.latest({0: 12}).to_arrow().num_rows == 1
     state.close()
 
 

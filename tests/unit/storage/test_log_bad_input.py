@@ -79,7 +79,7 @@ def test_a_log_and_its_table_are_pickled_by_url(tmp_path):
     assert of_part.offsets == part.offsets
     assert copy.deepcopy(log).id == log.id
     with pytest.raises(InvalidInputError, match=r"changes of .* cannot be pickled"):
-        pickle.dumps(log.changes(0))
+        pickle.dumps(log.latest(0))
 
 
 def test_a_log_with_a_store_of_its_own_is_not_pickled(make_log):

@@ -81,7 +81,7 @@ def test_what_is_appended_comes_back(make_typed, open_log):
         assert other.schema == pa.schema(SCHEMA)
         assert rows_of(other.read()) == ROWS
         assert rows_of(other.table().to_batches()) == [ROWS[1], ROWS[3]]
-        assert rows_of(other.changes(0).to_batches()) == ROWS[1:]
+        assert rows_of(other.latest(0).to_batches()) == ROWS[1:]
         assert other.table().get("b") == ROWS[1]["value"]
         assert other.table().get("a") is None
         assert other.table().get_many(["a", "b", "c"]) == {

@@ -193,13 +193,13 @@ def test_a_table_goes_wherever_arrow_goes(trips):
 
 
 def test_records_are_shown_where_they_are_asked_for(trips):
-    """Columns of records are read by their names, from any log; `Log.changes` yields records,
+    """Columns of records are read by their names, from any log; `Log.latest` yields records,
     because a deleted row has no columns.
     """
     trips.append(TRIPS)
     trips.append([{"key": 2, "value": None}])
     assert trips.table().to_pylist(columns=["offset", "key"]) == [{"offset": 0, "key": 1}]
-    assert [row["value"] for row in trips.changes(1)] == [None]
+    assert [row["value"] for row in trips.latest(1)] == [None]
     for unknown in (["town"], ["id", "town"]):
         with pytest.raises(InvalidInputError, match="no column 'town'; the columns are id, city"):
             trips.table().to_arrow(columns=unknown)

@@ -39,8 +39,8 @@ def test_the_highest_header_wins_whatever_came_last(make_log):
     assert log.table().get("a") == b"new"
     log.append([row("a", "older", 1), row("b", "y", 1), row("c", "z", 1)])
     assert shown(log) == {b"a": b"new", b"c": b"z"}
-    assert [r["key"] for r in log.changes({0: 4}).to_arrow().to_pylist()] == [b"c"]
-    assert log.changes({0: 4}).get("a") is None
+    assert [r["key"] for r in log.latest({0: 4}).to_arrow().to_pylist()] == [b"c"]
+    assert log.latest({0: 4}).get("a") is None
     assert [r["value"] for b in log.read() for r in b.to_pylist()][1] == b"old"
 
 

@@ -147,7 +147,7 @@ OF_A_LOG = {
     "append": appended,
     "read": read,
     "table": truth(lambda log, me: is_of(me, log.table().get(KEYS[me]))),
-    "changes": truth(lambda log, me: is_of(me, log.changes({0: 0, 1: 0}).get(KEYS[me]))),
+    "changes": truth(lambda log, me: is_of(me, log.latest({0: 0, 1: 0}).get(KEYS[me]))),
     "start_offsets": truth(lambda log, _: log.start_offsets() == {0: 0, 1: 0}),
     "end_offsets": truth(lambda log, _: min(log.end_offsets().values()) >= THREADS // 2),
     "stable_offsets": truth(lambda log, _: min(log.stable_offsets().values()) >= THREADS // 2),

@@ -206,7 +206,7 @@ class BatchRead:
         """Returns the plan of each partition's view: of `table` at its version; of `latest` after
         its start, where lost offsets or tombstones raise, or are logged as warnings.
         """
-        from clog.storage.read.table import plan_changes, plan_table
+        from clog.storage.read.table import plan_latest, plan_table
 
         options, handle, url = self.options, self.handle, self.handle.store.url
         newest = handle.tip.head
@@ -229,7 +229,7 @@ class BatchRead:
             {p: start for p, start in starts.items() if start > lows[p]},
             since_version=position.version if isinstance(position, Since) else 0,
         )
-        return [plan_changes(manifest, p, start, url=url) for p, start in starts.items()]
+        return [plan_latest(manifest, p, start, url=url) for p, start in starts.items()]
 
 
 def of_the_logs_keys(handle: "Handle", options: ReadOptions) -> ReadOptions:

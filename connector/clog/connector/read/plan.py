@@ -143,7 +143,7 @@ def positions(
         return resolve(position, lows, highs, option=f"{option}Offsets")
     times = dict.fromkeys(parts, position.ms) if isinstance(position.ms, int) else position.ms
     check_all_named(times, parts, option=f"{option}OffsetsByTimestamp")
-    from clog.storage.read.scan import for_times
+    from clog.storage.read.lookup import for_times
 
     found = for_times(store, manifest, times)
     late = [p for p in parts if found[p] is None]

@@ -30,7 +30,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import field, replace
-from typing import NoReturn, TypeVar, cast
+from functools import partial
+from typing import Any, NoReturn, TypeVar, cast
 
 from clog.storage.commit.combining import Combiner, OperationOutcome, is_crowded
 from clog.storage.commit.committer import (
@@ -50,8 +51,9 @@ from clog.storage.commit.versions import (
     manifest_at,
     manifest_of,
     replay,
+    version_asked,
 )
-from clog.storage.env import Clock, Ids, Shared, dataclass, register
+from clog.storage.env import Clock, Ids, Shared, SystemClock, dataclass, register
 from clog.storage.errors import (
     ClogError,
     CommitStateUnknownError,
@@ -65,6 +67,7 @@ from clog.storage.format.manifest import Manifest, unpage
 from clog.storage.format.transactions import WriterEntry
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.store.contract import Store, StoreRefusedError
+from clog.storage.store.failures import without_secret_ones
 from clog.storage.store.opening import Reach
 
 GROUP_APPENDS_MAX = 64
@@ -326,6 +329,16 @@ class Handle(Shared):
             check_open(self.store, version)
             return manifest
 
+    def manifest_asked(self, tip: Commit, at: Any, at_time_ms: int | None, name: str) -> Manifest:
+        """Returns the manifest of a version that a caller gives by number or by cut, as ``name``,
+        or by time; that of the tip if it gives none.
+        """
+        in_log = getattr(at, "_manifest_in", None)
+        of_cut: Manifest | None = None if in_log is None else in_log(self)
+        number = at if of_cut is None else of_cut.version
+        version = version_asked(self.store, tip, number, at_time_ms, name)
+        return self.manifest_at(version) if of_cut is None else of_cut
+
     def _missing(self, gone: FileNotFoundError) -> ClogError:
         return file_missing(self.store, self.tip.version, gone, remedy="try again")
 
@@ -340,6 +353,24 @@ class Handle(Shared):
             if self._tip.is_stale():
                 check_open(self.store, tip.version)
             return manifest
+
+
+def reopening(handle: Handle, reopen: Callable[..., Any]) -> Callable[[], Any]:
+    """Returns how another process opens the log: by its URL and the storage options that are not
+    secret. Secrets come from where the filesystem finds them (environment, role, profile).
+
+    Raises:
+        InvalidInputError: it was opened with a custom store or clock, or with secrets in its URL.
+    """
+    reach, url = handle.reach, handle.standing.root.url
+    has_own = type(handle.clock) is not SystemClock
+    if not isinstance(reach, Reach) or reach.protocol is None or has_own or "***" in url:
+        raise InvalidInputError(
+            f"the log at {url} cannot be pickled: it was opened with a custom store or clock, or"
+            " with secrets in its URL; open it where it is used"
+        )
+    options, single_writer = without_secret_ones(reach.options), reach.single_writer
+    return partial(reopen, url, options, single_writer=single_writer)
 
 
 def _warn_unless_proven(store: Store) -> None:

@@ -8,6 +8,7 @@ The version as of a time is the newest one committed by then. Commit times never
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from clog.storage.commit.tip import (
     StandingLog,
@@ -17,7 +18,8 @@ from clog.storage.commit.tip import (
     is_closed,
     try_read,
 )
-from clog.storage.config.units import moment
+from clog.storage.config.log_config import LogConfig
+from clog.storage.config.units import duration, moment
 from clog.storage.errors import (
     ClogError,
     CorruptionError,
@@ -27,7 +29,14 @@ from clog.storage.errors import (
     version_expired,
 )
 from clog.storage.format import documents
-from clog.storage.format.commits import Commit, EditRecord, edit_of, with_columns
+from clog.storage.format.commits import (
+    Commit,
+    Edit,
+    EditRecord,
+    Head,
+    edit_of,
+    with_columns,
+)
 from clog.storage.format.manifest import (
     Manifest,
     apply,
@@ -124,11 +133,35 @@ def manifest_at(store: Store, version: int, tip: Commit) -> Manifest:
     if version < oldest:
         raise VersionExpiredError(
             f"version {version} of {store.url} is no longer readable; readable versions are"
-            f" {oldest} to {tip.version}; ask for one of them"
+            f" {oldest} to {tip.version}; ask for one of them{how_kept(tip.head)}"
         )
     with expiring(store, version):
         commit = tip if version == tip.version else _must_read(store, version)
         return unpage(store, manifest_of(store, commit))
+
+
+def how_kept(head: Head) -> str:
+    """Returns how long versions of the log stay readable, and what keeps one for longer."""
+    config = LogConfig.from_overrides(head.config)
+    delay, hold = config.file_delete_delay_ms, config.reader_hold_max_ms
+    return (
+        f"; a version can be read for {duration(delay)} after it was replaced"
+        f" (file.delete.delay.ms={delay}), and for longer if a named snapshot has it, or a reader"
+        f" that holds it ({duration(hold)} at most: reader.hold.max.ms={hold})"
+    )
+
+
+def edits_after(
+    store: Store, since: int, until: int, tip: Commit
+) -> Iterator[tuple[EditRecord, Edit]]:
+    """Yields the edits after a version up to another, both readable; a GET for up to four."""
+    with expiring(store, since):
+        newest = tip if until == tip.version else _must_read(store, until)
+        carried = (*newest.earlier, newest.record)
+        records, _ = edits_back_to(store, carried, since + 1, partial(_must_read, store))
+        for record in records:
+            if record.version > since:
+                yield record, edit_of(store, record)
 
 
 @contextmanager
@@ -234,17 +267,22 @@ def _must_read(store: Store, version: int, *, why: str = "") -> Commit:
     raise file_missing(store, version, gone, why=why)
 
 
-def version_asked(store: Store, tip: Commit, at: int | None, at_time_ms: int | None) -> int:
-    """Returns the version that a caller names by number or by time, by default the tip."""
+def version_asked(
+    store: Store, tip: Commit, at: int | None, at_time_ms: int | None, name: str = "at"
+) -> int:
+    """Returns the version that a caller gives by number, as ``name``, or by time; the tip if it
+    gives neither.
+    """
+    by_time = f"{name}_time_ms"
     if at is not None and at_time_ms is not None:
         raise InvalidInputError(
-            f"at={at} and at_time_ms={at_time_ms} both select a version of {store.url}; give only"
-            " one"
+            f"{name}={at} and {by_time}={at_time_ms} both select a version of {store.url}; give"
+            " only one"
         )
-    for name, number in (("at", at), ("at_time_ms", at_time_ms)):
+    for given, number in ((name, at), (by_time, at_time_ms)):
         if number is not None and type(number) is not int:
-            how = "; give ms since 1970: int(when.timestamp() * 1000)" if name != "at" else ""
-            raise InvalidInputError(f"{name}={number!r} is not an integer{how}")
+            how = "; give ms since 1970: int(when.timestamp() * 1000)" if given != name else ""
+            raise InvalidInputError(f"{given}={number!r} is not an integer{how}")
     if at_time_ms is not None:
         return version_at_time(store, at_time_ms, tip)
     return tip.version if at is None else at
@@ -266,7 +304,7 @@ def version_at_time(store: Store, time_ms: int, tip: Commit) -> int:
         raise VersionExpiredError(
             f"{store.url} cannot be read as of time_ms={time_ms} ({moment(time_ms)}): its oldest"
             f" readable version {low} was committed at time_ms={oldest_ms} ({moment(oldest_ms)});"
-            " ask for that time or a later one"
+            f" ask for that time or a later one{how_kept(tip.head)}"
         )
     # The version is in [low, high): low is early enough, high is too late.
     while high - low > 1:

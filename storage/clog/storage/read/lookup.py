@@ -8,6 +8,7 @@ in a large object without one, keys are read first, and the rest only where a wa
 - `latest_of_keys`: the latest records, by indexes that stay in memory, for repeated look-ups. The
   newest pieces of each partition come first; a key that was found is not searched in older ones.
 - `records_of_keys`: all records of a few keys that still exist, in offset order.
+- `for_times`: the first records from a time on.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest
 from clog.storage.keys.hashing import key_bytes
 from clog.storage.keys.key_index import index_hashes
-from clog.storage.numpy_arrays import of_bytes, to_arrow, to_numpy
+from clog.storage.numpy_arrays import of_bytes, scalar, to_arrow, to_numpy
 from clog.storage.objects.reader import WHOLE_BYTES
 from clog.storage.read.scan import (
     KeyIndexCache,
@@ -40,6 +41,8 @@ from clog.storage.read.scan import (
 from clog.storage.store.contract import Store, ahead
 from clog.storage.types.columns import column_types
 from clog.storage.types.conform import UnfitError, made_of_python
+
+_TRUE = to_arrow(np.array([True]))[0]
 
 
 def pieces_of_keys(
@@ -232,3 +235,28 @@ def _with_names(key: Any, kind: pa.DataType) -> Any:
         names = [field.name for field in kind]
         raise InvalidInputError(f"a requested key has {len(key)} fields; the log's has {names}")
     return {f.name: _with_names(part, f.type) for f, part in zip(kind, key, strict=True)}
+
+
+def for_times(
+    store: Store, manifest: Manifest, times_ms: Mapping[int, int]
+) -> dict[int, int | None]:
+    """Returns the first offset, from the log start on, at or after the time (S39)."""
+    with reading(store, manifest.version, why=" while it was read", remedy="read again"):
+        return {p: _first_at(store, manifest, p, time_ms) for p, time_ms in times_ms.items()}
+
+
+def _first_at(store: Store, manifest: Manifest, partition: int, time_ms: int) -> int | None:
+    start, end = manifest.head.partitions.start[partition], manifest.head.stable_offset(partition)
+    for segment in manifest.segments[partition]:
+        for chunk in segment.chunks:
+            if chunk.next <= start or chunk.aborted or chunk.max_timestamp_ms < time_ms:
+                continue
+            # Only here, where a record is that late: a later time may not fit Arrow's timestamp. No
+            # record is before 1970.
+            bound = scalar(max(0, time_ms) * 1000, pa.timestamp("us", "UTC"))
+            pieces = plan_range(manifest, partition, max(start, chunk.base), min(end, chunk.next))
+            for batch in read_pieces(store, pieces, columns=("offset", "timestamp")):
+                late = pc.greater_equal(batch.column("timestamp"), bound)
+                if (first := pc.index(late, _TRUE).as_py()) >= 0:
+                    return int(batch.column("offset")[first].as_py())
+    return None

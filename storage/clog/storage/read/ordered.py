@@ -55,7 +55,11 @@ def ordered_batches(
     order, seed = plan.order, plan.seed
     assert order is not None, "else the last record wins"
     best = _map_of(plan.dirty, map_bytes)
-    if plan.later or _put_pieces(store, plan.dirty, best, order, seed)[0] is not None:
+    if (
+        plan.later
+        or plan.tombstones
+        or _put_pieces(store, plan.dirty, best, order, seed)[0] is not None
+    ):
         own = [*plan.clean, *plan.dirty]
         found = _winners(store, own, plan.later, order, seed=seed, map_bytes=map_bytes)
         for pieces, offsets in found:

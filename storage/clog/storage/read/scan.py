@@ -38,6 +38,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from clog.storage.commit.handle import Handle
 from clog.storage.commit.versions import reading
 from clog.storage.config.log_config import STRATEGY, LogConfig
 from clog.storage.env import Shared, dataclass
@@ -78,7 +79,13 @@ from clog.storage.objects.reader import (
     read_rows,
 )
 from clog.storage.store.contract import Store, WrappingStore, ahead
-from clog.storage.types.columns import RECORD_SCHEMA, arrow_schema, cheapest_leaf, projected
+from clog.storage.types.columns import (
+    RECORD_SCHEMA,
+    Records,
+    arrow_schema,
+    cheapest_leaf,
+    projected,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,6 +486,34 @@ def read_records(
         yield from read_pieces(store, pieces, columns=columns, pruning=pruning)
 
 
+def records(
+    handle: Handle,
+    partition: int | None,
+    start: int | Mapping[int, int] | None,
+    end: int | Mapping[int, int] | None,
+    *,
+    isolation: str,
+    where: pc.Expression | list[Any] | None,
+    columns: Sequence[str] | None,
+) -> Records:
+    """Returns the records that `Log.read` describes, as of the handle's tip."""
+    from clog.storage.read.filters import RowFilter
+
+    shown = isolation_named(isolation)
+    manifest = handle.manifest()
+    head, url = manifest.head, handle.store.url
+    bounds = ranges(head, partition, start, end, url=url, isolation=shown)
+    asked = columns_asked(head.log.schema, columns)
+    schema = read_schema(head.log.schema, asked)
+    if where is None:
+        batches = read_records(handle.store, manifest, bounds, columns=asked, isolation=shown)
+        return Records(schema, batches, repr(url))
+    wanted = RowFilter.of(where, head.log.schema)
+    own: dict[str, Any] = {"columns": wanted.with_paths(asked), "pruning": wanted.wanted}
+    batches = read_records(handle.store, manifest, bounds, isolation=shown, **own)
+    return Records(schema, wanted.of_batches(batches, schema), repr(url))
+
+
 def _timestamps(piece: ReadPiece, batch: pa.RecordBatch) -> pa.Array:
     if piece.append_time_ms == NONE:
         return batch.column("timestamp")
@@ -759,8 +794,6 @@ def _damaged(store: Store, obj: ObjectRef, what: str) -> CorruptionError:
     )
 
 
-_TRUE = to_arrow(np.array([True]))[0]
-
 EARLIEST = -2
 LATEST = -1
 
@@ -836,31 +869,6 @@ def check_start(head: Head, partition: int, offset: int, *, url: str) -> None:
             start=low,
             end=high,
         )
-
-
-def for_times(
-    store: Store, manifest: Manifest, times_ms: Mapping[int, int]
-) -> dict[int, int | None]:
-    """Returns the first offset, from the log start on, at or after the time (S39)."""
-    with reading(store, manifest.version, why=" while it was read", remedy="read again"):
-        return {p: _first_at(store, manifest, p, time_ms) for p, time_ms in times_ms.items()}
-
-
-def _first_at(store: Store, manifest: Manifest, partition: int, time_ms: int) -> int | None:
-    start, end = manifest.head.partitions.start[partition], manifest.head.stable_offset(partition)
-    for segment in manifest.segments[partition]:
-        for chunk in segment.chunks:
-            if chunk.next <= start or chunk.aborted or chunk.max_timestamp_ms < time_ms:
-                continue
-            # Only here, where a record is that late: a later time may not fit Arrow's timestamp. No
-            # record is before 1970.
-            bound = scalar(max(0, time_ms) * 1000, pa.timestamp("us", "UTC"))
-            pieces = plan_range(manifest, partition, max(start, chunk.base), min(end, chunk.next))
-            for batch in read_pieces(store, pieces, columns=("offset", "timestamp")):
-                late = pc.greater_equal(batch.column("timestamp"), bound)
-                if (first := pc.index(late, _TRUE).as_py()) >= 0:
-                    return int(batch.column("offset")[first].as_py())
-    return None
 
 
 def _whole(number: object, what: str) -> None:

@@ -1,5 +1,5 @@
 """Tables: the latest value of each key at one version, whatever the cleaner has or has not done
-(S27); and what changed since an offset.
+(S27); and the latest records since an offset.
 
 A *plan* (`TablePlan`) holds the pieces of one partition. Those in which a table shows each key once
 are *clean*: below the first dirty offset, or from the beginning up to the first chunk without a
@@ -31,8 +31,8 @@ most R/C + 2 times.
 
 If the record with the highest order wins, instead of the last one (S56), see `ordered`.
 
-*Changes* are the same view of a range of offsets, in which only what has masks is clean, and
-tombstones stay: applied to the state at its start they give the state now, if no tombstone was
+The *latest* records are the same view of a range of offsets, in which only what has masks is clean,
+and tombstones stay: applied to the state at its start they give the state now, if no tombstone was
 removed in between (`missed_deletes`, S41).
 
 *Small views* are read for several partitions at the same time, in memory: a fresh object has rows
@@ -64,6 +64,7 @@ from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Shared, dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.chunks import Chunk, Segment
+from clog.storage.format.commits import Head
 from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest
 from clog.storage.keys.hashing import Fingerprints, fingerprints_of
@@ -285,7 +286,7 @@ def table_batches(
         latest = LatestKeys.within(map_bytes, rows=rows)
         kept = Kept(store, map_bytes - rows * ROW_BYTES)
         if plan.order is not None:
-            batches = ordered_batches(store, plan, _at, needed, map_bytes=map_bytes)
+            batches = ordered_batches(store, plan, rows_at, needed, map_bytes=map_bytes)
         elif _map_all(store, plan, latest, needed, kept):
             batches = _of_one_map(store, plan, latest, needed, kept if kept.are_all else None)
         else:
@@ -341,7 +342,7 @@ def _of_one_map(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of a plan whose dirty keys are all mapped."""
     yield from _unknown(store, plan, latest, columns)
-    yield from _at(store, plan, plan.dirty, latest.last_offsets(), columns, kept=kept)
+    yield from rows_at(store, plan, plan.dirty, latest.last_offsets(), columns, kept=kept)
 
 
 def _of_many_maps(
@@ -359,7 +360,7 @@ def _of_many_maps(
         for fingerprints, _ in _fingerprinted(store, plan, after):
             superseded = latest.get(fingerprints)
             alive[np.searchsorted(last, superseded[superseded >= 0])] = False
-        yield from _at(store, plan, rest, last[alive], columns)
+        yield from rows_at(store, plan, rest, last[alive], columns)
         rest = [] if full_at is None else pieces_from(rest, full_at)
 
 
@@ -382,7 +383,7 @@ def _unknown(
             yield from _rows_of(rows, np.flatnonzero(~known))
 
 
-def _at(
+def rows_at(
     store: Store,
     plan: TablePlan,
     pieces: Sequence[ReadPiece],
@@ -391,7 +392,9 @@ def _at(
     *,
     kept: Kept | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of the pieces at these offsets (T3); ``kept`` is not read again."""
+    """Yields the records of the pieces at these offsets, which exist, ascending (T3); ``kept`` is
+    not read again.
+    """
     ends = np.array([(piece.start, piece.end) for piece in pieces], np.int64).reshape(-1, 2)
     low, high = np.searchsorted(last, ends).T
     read = [piece for piece, some in zip(pieces, low < high, strict=True) if some]
@@ -478,7 +481,7 @@ def present(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
 
 
 class Table(Frame):
-    """The latest value of each key at one version. From `Log.changes`: the latest record of each
+    """The latest value of each key at one version. From `Log.latest`: the latest record of each
     key that changed, with a null value if it was deleted.
 
     Nothing is read until you ask for it, and each call reads again.
@@ -559,7 +562,8 @@ class Table(Frame):
         """Returns how another process makes it: from the log, at the same version or cut."""
         if self._origin is None:
             raise InvalidInputError(
-                f"changes of {self._indexes.url} cannot be pickled; pass what to_arrow() returns"
+                f"latest records of {self._indexes.url} cannot be pickled; pass what to_arrow()"
+                " returns"
             )
         return self._origin, ()
 
@@ -708,8 +712,17 @@ class Table(Frame):
         return html(table, repr(self), more)
 
 
-def plan_changes(manifest: Manifest, partition: int, start: int, *, url: str) -> TablePlan:
-    """Returns the plan of one partition's changes from the offset on, up to the stable offset."""
+def rows_shown(head: Head) -> TableColumns | None:
+    """Returns the plain columns that tables show at a version's head; None: those of records."""
+    if KEY_COLUMNS not in head.config:
+        return None
+    return rows_of(head.log.schema, LogConfig.from_overrides(head.config).table_key_columns)
+
+
+def plan_latest(manifest: Manifest, partition: int, start: int, *, url: str) -> TablePlan:
+    """Returns the plan of one partition's latest records from the offset on, up to the stable
+    offset.
+    """
     check_start(manifest.head, partition, start, url=url)
     end = manifest.head.stable_offset(partition)
     order = ordering_of(manifest, partition)
@@ -723,7 +736,7 @@ def plan_changes(manifest: Manifest, partition: int, start: int, *, url: str) ->
     return TablePlan(*own, tombstones=True, later=tuple(beside), order=order)
 
 
-def changes_batches(
+def latest_batches(
     store: Store,
     manifest: Manifest,
     starts: Mapping[int, int],
@@ -735,7 +748,7 @@ def changes_batches(
     partition by partition, as batches of these columns of `read_schema`; records without a key are
     left out.
     """
-    plans = [plan_changes(manifest, p, start, url=store.url) for p, start in starts.items()]
+    plans = [plan_latest(manifest, p, start, url=store.url) for p, start in starts.items()]
     for plan in plans:
         yield from table_batches(store, plan, columns=columns, map_bytes=map_bytes)
 
@@ -744,7 +757,7 @@ class Tables:
     """Tables of one log."""
 
     def __init__(self, handle: Handle) -> None:
-        self._indexes = KeyIndexCache(handle.store, seed=handle.tip.head.log.key_seed)
+        self.indexes = KeyIndexCache(handle.store, seed=handle.tip.head.log.key_seed)
         self._last: tuple[Manifest, object, Table] | None = None
         self._pieces: defaultdict[int, KnownPieces] = defaultdict(KnownPieces)
 
@@ -759,10 +772,7 @@ class Tables:
         """Returns the table of these partitions at the manifest's version, without offsets below
         ``starts``, the current log start offsets by partition.
         """
-        head, rows = manifest.head, None
-        if KEY_COLUMNS in head.config:
-            names = LogConfig.from_overrides(head.config).table_key_columns
-            rows = rows_of(head.log.schema, names)
+        head, rows = manifest.head, rows_shown(manifest.head)
         asked, known = (parts, starts), self._last
         if known is not None and known[0] is manifest and known[1] == asked:
             return known[2]
@@ -770,16 +780,16 @@ class Tables:
         shown = {p: max(head.stable_offset(p), starts[p]) for p in parts}
         schema = manifest.head.log.schema
         own: dict[str, Any] = {"schema": schema, "rows": rows, "origin": origin}
-        table = Table(self._indexes, manifest.version, plans, shown, **own)
+        table = Table(self.indexes, manifest.version, plans, shown, **own)
         self._last = manifest, asked, table
         return table
 
-    def changes(self, manifest: Manifest, ranges: Mapping[int, tuple[int, int]]) -> Table:
-        """Returns the changes in the range of offsets of each partition."""
-        url, schema = self._indexes.url, manifest.head.log.schema
-        plans = [plan_changes(manifest, p, start, url=url) for p, (start, _) in ranges.items()]
+    def latest(self, manifest: Manifest, ranges: Mapping[int, tuple[int, int]]) -> Table:
+        """Returns the latest records in the range of offsets of each partition."""
+        url, schema = self.indexes.url, manifest.head.log.schema
+        plans = [plan_latest(manifest, p, start, url=url) for p, (start, _) in ranges.items()]
         ends = {p: end for p, (_, end) in ranges.items()}
-        return Table(self._indexes, manifest.version, plans, ends, schema=schema)
+        return Table(self.indexes, manifest.version, plans, ends, schema=schema)
 
 
 def small_view_batches(

@@ -48,7 +48,7 @@ from clog.storage.format.log_info import (
     SchemaField,
     schema_problem,
 )
-from clog.storage.numpy_arrays import scalar, to_numpy, validity_of
+from clog.storage.numpy_arrays import Mask, scalar, to_arrow, to_numpy, validity_of
 from clog.storage.types.names import alike
 from clog.storage.types.rows import TableColumns
 
@@ -579,6 +579,39 @@ def list_lengths(lists: pa.Array) -> Sizes:
     if lists.null_count:
         lengths[to_numpy(lists.is_null())] = 0
     return lengths
+
+
+def are_equal(some: pa.Array, others: pa.Array) -> Mask:
+    """Returns where two arrays of one type have equal values, nested ones, too: nulls are equal,
+    and floats are if all their bits are.
+    """
+    null, other = (to_numpy(array.is_null()) for array in (some, others))
+    same: Mask = null == other
+    both = np.flatnonzero(~null & ~other)
+    if not len(both):
+        return same
+    kind, kept = some.type, to_arrow(both)
+    some, others = some.take(kept), others.take(kept)
+    if pa.types.is_struct(kind):
+        fields = zip(some.flatten(), others.flatten(), strict=True)
+        equal = np.ones(len(both), np.bool_)
+        for field, other_field in fields:
+            equal &= are_equal(field, other_field)
+    elif is_listed(kind):
+        lengths = list_lengths(some)
+        equal = lengths == list_lengths(others)
+        alike = to_arrow(equal)
+        inner = are_equal(elements(some.filter(alike)), elements(others.filter(alike)))
+        until = np.concatenate(([0], np.cumsum(~inner)))
+        ends = np.cumsum(lengths[equal])
+        equal[equal] = until[ends] == until[ends - lengths[equal]]
+    else:
+        if pa.types.is_floating(kind):
+            bits = pa.from_numpy_dtype(f"i{kind.bit_width // 8}")
+            some, others = some.view(bits), others.view(bits)
+        equal = to_numpy(pc.equal(some, others))
+    same[both] = equal
+    return same
 
 
 def of_list_views(views: pa.Array) -> pa.Array:

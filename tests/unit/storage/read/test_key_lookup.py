@@ -186,13 +186,13 @@ def test_several_partitions_with_one_key(make_log, counting):
 
 
 def test_changes_as_a_table(make_log, counting):
-    """`Log.changes`: tombstones included, and where it continues."""
+    """`Log.latest`: tombstones included, and where it continues."""
     log = make_log(on=counting)
     put(log, range(5), b"1")
     before = log.table()
     put(log, [1, 2], b"2")
     put(log, [2], None)
-    changes = log.changes(before.offsets)
+    changes = log.latest(before.offsets)
     rows = {row["key"]: row["value"] for row in changes.to_arrow().to_pylist()}
     assert rows == {key(1): b"2-1", key(2): None}
     assert changes.offsets == log.end_offsets()
@@ -200,7 +200,7 @@ def test_changes_as_a_table(make_log, counting):
     assert changes.get(key(1)) == b"2-1"
     assert changes.get(key(2)) is None
     assert changes.of_keys([key(2)]).column("value").to_pylist() == [None]
-    assert log.changes(changes.offsets).to_arrow().num_rows == 0
+    assert log.latest(changes.offsets).to_arrow().num_rows == 0
 
 
 def test_many_keys_of_one_object_are_read_together(make_log, counting, large):

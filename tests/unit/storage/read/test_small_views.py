@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
-from clog.storage.read.table import plan_changes, plan_table, small_view_batches, table_batches
+from clog.storage.read.table import plan_latest, plan_table, small_view_batches, table_batches
 from clog.storage.store import open_store
 from clog_testing.counting import CountingStore
 from clog_testing.model import rows_in
@@ -42,7 +42,7 @@ def test_together_they_are_what_each_is_alone(steps):
     store, manifest = log.handle.store, log.handle.manifest()
     for plans in (
         [plan_table(manifest, p) for p in range(3)],
-        [plan_changes(manifest, p, 0, url=store.url) for p in range(3)],
+        [plan_latest(manifest, p, 0, url=store.url) for p in range(3)],
     ):
         alone = [row for plan in plans for row in rows_in(table_batches(store, plan))]
         together = rows_in(small_view_batches(store, plans))

@@ -35,7 +35,7 @@ def test_readers_end_at_the_first_undecided_record(half_done, values_of, open_lo
         assert everything == [b"a", b"b", b"c", b"d", b"e"]
         assert log.table(0).get("k") == b"a"
         assert log.table().offsets == {0: 1, 1: 1}
-        assert log.changes({0: 1}, 0).to_arrow().num_rows == 0
+        assert log.latest({0: 1}, 0).to_arrow().num_rows == 0
         assert log.offsets_for_times(0) == {0: 0, 1: 0}
 
 
@@ -43,7 +43,7 @@ def test_a_position_beyond_the_stable_offset_is_one(half_done, values_of):
     """S51: it is in range, and yields nothing yet; beyond the end offset it is not."""
     assert values_of(half_done, partition=0, start=2) == []
     assert values_of(half_done, partition=0, start=4) == []
-    assert half_done.changes({0: 3}, 0).offsets == {0: 3}
+    assert half_done.latest({0: 3}, 0).offsets == {0: 3}
     with pytest.raises(OffsetOutOfRangeError):
         values_of(half_done, partition=0, start=5)
 

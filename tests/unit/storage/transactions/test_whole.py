@@ -32,7 +32,7 @@ def test_no_reader_sees_half_of_a_transaction(crossing, values_of, store):
     log, other = crossing
     assert (values_of(log), log.table().to_pylist()) == ([], [])
     assert log.stable_offsets() == {0: 0, 1: 0}
-    assert log.changes({0: 0, 1: 0}, 0).to_arrow().num_rows == 0
+    assert log.latest({0: 0, 1: 0}, 0).to_arrow().num_rows == 0
     other.commit()
     assert values_of(log) == [b"1", b"x", b"2", b"2"]
     assert log.table().get("k") == log.table().get("there") == b"2"

@@ -180,6 +180,19 @@ def test_relations_that_nobody_wants_are_skipped():
     assert changes.table == 2
 
 
+@pytest.mark.parametrize("count", [5, 4, 3])
+def test_a_partition_is_described_right_before_a_change_of_its_table(count):
+    """Also if a call ends in between; a truncate, and a table of its own, are no such change."""
+    found = []
+    made = Decoder(lambda *_: None, part_of=lambda *one: found.append(one))
+    row = insert(1, ("1", "", ""))
+    messages = [begin(9), relation(1), relation(2), truncate(1, 2), relation(2), row, row]
+    messages += [relation(3), insert(3, ("1", "", "")), relation(2), commit(9)]
+    for part in (messages[:count], [], messages[count:]):
+        made.decode(part)
+    assert found == [(2, 1, 9)]
+
+
 def test_columns_that_the_plan_has_not_are_skipped():
     """A masked column is skipped; the others keep their values."""
     plan = TablePlan("public.t", pa.schema([SCHEMA[2], SCHEMA[0]]), (TEXT, TEXT))

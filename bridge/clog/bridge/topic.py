@@ -550,7 +550,11 @@ class Taken:
 
 
 class Feed:
-    """Reads partitions from given offsets; for one thread."""
+    """Reads partitions from given offsets; for one thread.
+
+    The client counts an event for a record: before its release 2.13, its position after the end of
+    a partition is one offset too far, at which nothing has been read.
+    """
 
     def __init__(self, cluster: Cluster, *, group: str = _GROUP) -> None:
         import confluent_kafka
@@ -561,6 +565,7 @@ class Feed:
         self._count = MESSAGES
         self._topics: set[str] = set()
         self._read: set[Place] = set()
+        self._events: dict[Place, int] = {}  # Of those whose last one was no message: its offset.
 
     def close(self) -> None:
         """Closes the consumer; messages that were fetched but not taken are dropped."""
@@ -579,6 +584,8 @@ class Feed:
         if made:
             self._consumer.incremental_unassign([self._kafka.TopicPartition(*p) for p in made])
             self._read -= made
+            for place in made:
+                self._events.pop(place, None)
 
     def take(self, wait_s: float = WAIT_S) -> Taken:
         """Returns what was read, once it is enough or the wait is over."""
@@ -590,16 +597,33 @@ class Feed:
         if messages:
             size_bytes = sum(map(len, messages))
             self._count = max(1, min(MESSAGES, TAKEN_BYTES * len(messages) // (size_bytes + 1)))
-        return self._sorted(self._by_topic(messages), events)
+        by_topic = self._by_topic(messages)
+        if self._events or events:
+            self._note(by_topic, events)
+        return self._sorted(by_topic, events)
 
     def positions(self, places: Iterable[Place]) -> dict[Place, At]:
         """Returns the positions of partitions of which something was taken. No request."""
         asked = [self._kafka.TopicPartition(*place) for place in places]
         return {
-            (tp.topic, tp.partition): At(tp.offset, _epoch(tp.leader_epoch))
+            (place := (tp.topic, tp.partition)): At(
+                min(tp.offset, self._events.get(place, tp.offset)), _epoch(tp.leader_epoch)
+            )
             for tp in self._consumer.position(asked)
             if tp.offset >= 0
         }
+
+    def _note(self, messages: dict[str, list[Any]], events: list[Any]) -> None:
+        """Notes which partitions' last one is an event."""
+        for topic, some in messages.items():
+            for partition in set(map(type(some[0]).partition, some)):
+                self._events.pop((topic, partition), None)
+        for event in events:
+            topic, partition, offset = event.topic(), event.partition(), event.offset()
+            of_topic = reversed(messages.get(topic, ()))
+            last = next((m.offset() for m in of_topic if m.partition() == partition), -1)
+            if offset is not None and offset > last:
+                self._events[topic, partition] = offset
 
     def _by_topic(self, messages: list[Any]) -> dict[str, list[Any]]:
         """Returns messages by topic; most often all belong to one."""
@@ -633,9 +657,9 @@ class Feed:
             elif code in gone_codes:
                 gone.add(place)
             elif code in unreadable:
-                (at,) = self._consumer.position([self._kafka.TopicPartition(*place)])
-                self._failures[place, str(at.offset)] += 1
-                if self._failures[place, str(at.offset)] >= _TRIES:
+                at = self.positions([place]).get(place)
+                self._failures[place, str(at)] += 1
+                if self._failures[place, str(at)] >= _TRIES:
                     damaged[place] = error.str()
             else:
                 troubles.append(error.str())

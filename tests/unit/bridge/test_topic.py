@@ -182,3 +182,75 @@ def test_a_wait_that_is_none_is_refused(wait_ms):
     """Before a broker is contacted."""
     with pytest.raises(InvalidInputError, match="allowed: 1 to"):
         mirror("kafka://127.0.0.1:1/orders", "memory://unused", MirrorSettings(wait_ms=wait_ms))
+
+
+class Consumer:
+    """A client before release 2.13: after an event its position is one offset too far."""
+
+    def __init__(self, *batches):
+        self.batches = list(batches)
+        self.at = {}
+
+    def incremental_assign(self, places):
+        self.at |= {place.partition: place.offset for place in places}
+
+    def incremental_unassign(self, _):
+        pass
+
+    def consume(self, *_):
+        batch = self.batches.pop(0)
+        self.at |= {one.partition(): one.offset() + 1 for one in batch}
+        return batch
+
+    def position(self, places):
+        import confluent_kafka
+
+        of = confluent_kafka.TopicPartition
+        return [of(place.topic, place.partition, self.at[place.partition]) for place in places]
+
+
+class Message:
+    """A record, or an event."""
+
+    def __init__(self, partition, offset, code=None):
+        self.place = partition, offset
+        self.code = code
+
+    def __len__(self):
+        return 1
+
+    def topic(self):
+        return "t"
+
+    def partition(self):
+        return self.place[0]
+
+    def offset(self):
+        return self.place[1]
+
+    def error(self):
+        from confluent_kafka import KafkaError
+
+        return None if self.code is None else KafkaError(self.code)
+
+
+def test_a_position_is_not_beyond_an_end_at_which_nothing_was_read():
+    """Nor beyond a record that the broker cannot read, whatever the client counts; what is read
+    there later moves it.
+    """
+    kafka = pytest.importorskip("confluent_kafka")
+    end, damaged = kafka.KafkaError._PARTITION_EOF, kafka.KafkaError._BAD_MSG
+    client = Consumer(
+        [Message(0, 4), Message(0, 5, end), Message(1, 7)],
+        [Message(1, 8, end), Message(1, 8)],
+        [Message(0, 5), Message(0, 6, end), Message(0, 6), Message(1, 9, damaged)],
+        [],
+    )
+    feed = topic.Feed(SimpleNamespace(consumer=lambda _: client))
+    feed.add({("t", 0): topic.At(4), ("t", 1): topic.At(7)})
+
+    def taken():
+        feed.take()
+        return [at.offset for at in feed.positions([("t", 0), ("t", 1)]).values()]
+
+    assert [taken() for _ in range(4)] == [[5, 8], [5, 9], [7, 9], [7, 9]]

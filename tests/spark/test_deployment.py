@@ -260,7 +260,8 @@ def test_the_examples_of_connector_and_cleaner_run(spark, queries, tmp_path):
     words = words.selectExpr("string(key) AS word")
     run_block(count, spark, tmp_path, logs["counts"], state[1], words=words)
     queries.stop_all()
-    assert queries.values(made / "counts") == ["1", "1"]
+    counts = Log.open(str(made / "counts")).table()
+    assert [counts.get(word) for word in "ab"] == [{"count": 1}, {"count": 1}]
     Log.create(str(made / "accounts"))
     assert run_block(follow, spark, tmp_path, logs["accounts"])["accounts"].stream.isStreaming
     payments = queries.stream(made / "orders", startingOffsets="earliest").select("key", "value")

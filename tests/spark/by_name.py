@@ -1,13 +1,23 @@
 """Statements of a session that has the catalog, one line of JSON each: rows, or what was refused.
 
-`python by_name.py JAR WAREHOUSE NAME < statements`, the catalog being of that name.
+`python by_name.py JAR WAREHOUSE NAME < statements`, the catalog being of that name. A statement
+`STREAM TABLE {options}` is what a stream of the table's changes tells until it has all.
 """
 
 import json
 import sys
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+
+
+def streamed(spark: SparkSession, name: str, options: str) -> DataFrame:
+    """Returns the rows of all batches of `readStream.changes`."""
+    changes = spark.readStream.options(**json.loads(options)).changes(name)
+    to_memory = changes.writeStream.format("memory").queryName("told")
+    query = to_memory.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return spark.table("told")
 
 
 def main() -> None:
@@ -22,7 +32,11 @@ def main() -> None:
     )
     for statement in sys.stdin:
         try:
-            told = [list(row) for row in spark.sql(statement).collect()]
+            is_stream = statement.startswith("STREAM ")
+            rows = (
+                streamed(spark, *statement.split(" ", 2)[1:]) if is_stream else spark.sql(statement)
+            )
+            told = [list(row) for row in rows.collect()]
         except PySparkException as e:
             told = str(e)
         print(json.dumps(told, default=str), flush=True)

@@ -82,6 +82,42 @@ def test_a_log_has_a_name(ask, url):
     assert len(Log.open(url).table()) == 4
 
 
+def test_changes_by_name(ask, url):
+    """Spark's own words for them, in SQL and as a stream; the images are the log's, once."""
+    log = Log.create(url, 1, key="id", like=[{"id": 1, "n": 1}])
+    for n in (1, 2, 3):
+        log.append([{"id": 1, "n": n}])
+    ends = {
+        "CHANGES FROM VERSION 2": [1, 3],
+        "CHANGES FROM VERSION 2 EXCLUSIVE TO VERSION 3": [2, 3],
+        "CHANGES FROM VERSION 2 TO VERSION 2": [1, 2],
+        "CHANGES FROM VERSION 0 TO VERSION 2": [2],
+        "CHANGES FROM VERSION 2 WITH (deduplicationMode = 'none')": [1, 2, 2, 3],
+        "CHANGES FROM TIMESTAMP '2001-01-01' TO TIMESTAMP '2999-01-01'": [3],
+        "CHANGES FROM TIMESTAMP '2999-01-01'": [],
+    }
+    asked = {f"SELECT n FROM orders {changes}": rows for changes, rows in ends.items()}
+    told = ask(
+        [
+            "USE clog.default",
+            f"CREATE TABLE orders USING clog LOCATION '{url}'",
+            *asked,
+            "SELECT * FROM orders CHANGES FROM VERSION 9",
+            'STREAM orders {"startingVersion": 3, "computeUpdates": "true"}',
+            "STREAM orders {}",
+        ]
+    )
+    [refused, stream, whole] = [*told.values()][-3:]
+    assert {q: [n for (n,) in told[q]] for q in asked} == asked
+    assert "version 8 of" in refused
+    assert "does not exist yet" in refused
+    assert [row[:4] for row in stream] == [
+        [1, 2, "update_preimage", 3],
+        [1, 3, "update_postimage", 3],
+    ]
+    assert [row[:4] for row in whole] == [[1, 3, "insert", 3]]
+
+
 def test_columns_make_the_log(ask, tmp_path):
     """CREATE TABLE with columns, and AS SELECT, create a log if there is none; if there is one its
     columns are compared.

@@ -17,6 +17,7 @@ from clog.storage.errors import InvalidInputError, OptionError
 
 if TYPE_CHECKING:
     from clog.connector.read.batch_reader import ClogReader
+    from clog.connector.read.changes import ChangesReader
     from clog.connector.read.stream_reader import ClogStreamReader
     from clog.connector.write.writers import ClogStreamWriter, ClogWriter
 
@@ -51,25 +52,35 @@ class ClogDataSource(DataSource):
         """
         from clog.connector.opened_logs import try_open, types_of
         from clog.connector.options import CATALOG_FORGETS, read_options
-        from clog.connector.schema import asked_schema
+        from clog.connector.schema import CHANGES, asked_schema, with_changes
 
         if "provider" in self.options:
             raise OptionError(f"this table could not be read: {CATALOG_FORGETS}")
         options = read_options(self.options)
-        return asked_schema(
+        columns, is_changes = options.columns, options.view == "changes"
+        if is_changes and columns is not None:
+            columns = tuple(name for name in columns if name.lower() not in CHANGES)
+        shown = asked_schema(
             types_of(try_open(options.location)),
-            options.columns,
+            columns,
             include_headers=options.include_headers,
-            is_table=options.view == "table",
+            is_table=options.is_table,
         )
+        return with_changes(shown, options.columns) if is_changes else shown
 
     @shallow
-    def reader(self, schema: StructType) -> "ClogReader":
+    def reader(self, schema: StructType) -> "ClogReader | ChangesReader":
         """Returns a batch read."""
         from clog.connector.options import read_options
+
+        options = read_options(self.options)
+        if options.view == "changes":
+            from clog.connector.read.changes import ChangesReader
+
+            return ChangesReader(options, schema)
         from clog.connector.read.batch_reader import ClogReader
 
-        return ClogReader(read_options(self.options), schema)
+        return ClogReader(options, schema)
 
     @shallow
     def streamReader(self, schema: StructType) -> "ClogStreamReader":
@@ -80,7 +91,12 @@ class ClogDataSource(DataSource):
         from clog.connector.read.stream_reader import ClogStreamReader, RefusedStreamReader
 
         try:
-            return ClogStreamReader(read_options(self.options), schema)
+            options = read_options(self.options)
+            if options.view == "changes":
+                from clog.connector.read.changes import ChangesStreamReader
+
+                return ChangesStreamReader(options, schema)
+            return ClogStreamReader(options, schema)
         except Exception as e:  # noqa: BLE001 - the reader raises it.
             return RefusedStreamReader(e)
 

@@ -61,7 +61,7 @@ def opened_if_typed(options: "ReadOptions", schema: "StructType") -> "Handle | N
     """
     if needs_types(schema):
         return options.location.log().handle
-    table_of_read(None, schema, is_table=options.view == "table")
+    table_of_read(None, schema, is_table=options.is_table)
     return None
 
 

@@ -9,7 +9,7 @@ Settings are plain data that may be sent to executors; secrets in them are never
 
 import json
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,17 +28,20 @@ _SPARKS_OWN = frozenset(
 )
 """Options that Spark adds or keeps beside those of the source."""
 _SPARKS_PREFIXES = ("option.", "__")
-_KAFKA, _DELTA = "Spark's Kafka source", "Delta Lake"
+_KAFKA, _DELTA, _SPARK = "Spark's Kafka source", "Delta Lake", "Spark's catalogs"
 _FOREIGN = {
     "subscribe": (_KAFKA, "a source reads one log: give its URL as path"),
     "subscribepattern": (_KAFKA, "a source reads one log: give its URL as path"),
     "assign": (_KAFKA, "give the log's URL as path, and partitions=0,2 for some of its partitions"),
     "groupidprefix": (_KAFKA, "there are no consumer groups: leave it out"),
-    "startingversion": (_DELTA, "sinceVersion is the version before the first that is read"),
     "versionasof": (_DELTA, "give asOfVersion with view=table"),
     "timestampasof": (_DELTA, "give asOfTimestamp with view=table: ISO 8601, or ms since 1970"),
     "maxfilespertrigger": (_DELTA, "give maxOffsetsPerTrigger or maxBytesPerTrigger"),
-    "readchangefeed": (_DELTA, "a log is its change feed: leave it out"),
+    "readchangefeed": (_DELTA, "give view=changes"),
+    "computeupdates": (
+        "Spark's catalogs",
+        "view=changes has both images of an update: leave it out",
+    ),
     **dict.fromkeys(
         ("ignoredeletes", "ignorechanges", "skipchangecommits", "mergeschema"),
         (_DELTA, "it has no effect here: leave it out"),
@@ -139,6 +142,14 @@ def _boolean(value: str) -> bool:
     return value.lower() == "true"
 
 
+def _deduplication(value: str) -> bool:
+    """Returns whether each change is wanted."""
+    modes = ("none", "dropCarryovers", "netChanges")
+    if value.lower() not in map(str.lower, modes):
+        raise ValueError(" or ".join(modes))
+    return value.lower() == "none"
+
+
 def _whole(least: int) -> Callable[[str], int]:
     def parse(value: str) -> int:
         is_number = value.isascii() and value.isdigit() and len(value) <= len(f"{units.LONG_MAX}")
@@ -221,10 +232,11 @@ DEFINITIONS = (
         "URL of the log, any fsspec URL or a local path",
     ),
     Option(
-        *("view", "batch", "log", _choice("log", "table", "latest")),
-        "`log`: every record; `table`: the latest value of each key, without deleted keys;"
-        " `latest`: the latest record of each key that changed since the start, tombstones"
-        " included",
+        *("view", "read", "log", _choice("log", "changes", "table", "latest")),
+        "`log`: every record; `changes`: inserted, deleted and updated rows of the table, with"
+        " their images before and after; batch only: `table`: the latest value of each key, without"
+        " deleted keys; `latest`: the latest record of each key that changed since the start,"
+        " tombstones included",
         "view",
     ),
     Option(
@@ -291,9 +303,32 @@ DEFINITIONS = (
         " start at the end",
     ),
     Option(
-        *("sinceVersion", "stream, `view=latest`", _NONE, _natural),
+        *("sinceVersion", "stream, `view=latest`, `view=changes`", _NONE, _natural),
         "start after this version of the log, with what was appended since; it must still be"
         " readable",
+    ),
+    Option(
+        *("startingVersion", "`view=changes`", Unset("stream: the whole table"), _natural),
+        "the first version whose changes are read; the one before it must still be readable. A"
+        " stream without a start begins with all rows of the newest version, as inserts",
+    ),
+    Option(
+        *("endingVersion", "batch, `view=changes`", Unset("newest"), _natural),
+        "the last version whose changes are read",
+    ),
+    Option(
+        *("startingBoundInclusive", "`view=changes`", "true", _boolean),
+        "`false`: start after the version or time that is given",
+    ),
+    Option(
+        *("endingBoundInclusive", "batch, `view=changes`", "true", _boolean),
+        "`false`: end before the version or time that is given",
+    ),
+    Option(
+        *("deduplicationMode", "`view=changes`", "dropCarryovers", _deduplication),
+        "`dropCarryovers`, `netChanges`: at most one change of each key, in a stream of each key in"
+        " a batch; `none`: each change, with its own version",
+        "is_each",
     ),
     Option(
         *("failOnDataLoss", "read", "true", _boolean),
@@ -422,9 +457,10 @@ DEFINITIONS = (
         "reader_id",
     ),
     Option(
-        *("readerHold", "stream", "0s", units.duration_ms),
+        *("readerHold", "stream", Unset("0s; with `view=changes` the most"), units.duration_ms),
         "how long after each report the cleaner waits for the reader that `readerId` names, so"
-        " that it misses no delete; at most the log's `reader.hold.max.ms`",
+        " that it misses no delete and its version stays readable; at most the log's"
+        " `reader.hold.max.ms`",
         "reader_hold_ms",
     ),
     Option(
@@ -504,11 +540,29 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """Where changes begin or end: after this version, or after the newest one committed by this
+    time.
+    """
+
+    version: int | None = None
+    time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesRange:
+    """Which changes are read: those after ``since``, up to ``until``."""
+
+    since: Bound | None = None
+    until: Bound | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ReadOptions:
     """Settings of a read; see `DEFINITIONS` for each."""
 
     location: Location
-    view: Literal["log", "table", "latest"]
+    view: Literal["log", "changes", "table", "latest"]
     as_of_version: int | None
     as_of_ms: int | None
     as_of_cut: tuple[str, str] | None
@@ -525,8 +579,15 @@ class ReadOptions:
     keys: tuple[bytes, ...] | None = field(repr=False)
     log_id: str | None = None
     reader_id: str | None = None
-    reader_hold_ms: int = 0
+    reader_hold_ms: int | None = None
     uncommitted: bool = False
+    changes: ChangesRange | None = None
+    is_each: bool = False
+
+    @property
+    def is_table(self) -> bool:
+        """Whether rows of the table are shown, if the log has key columns with names."""
+        return self.view in ("table", "changes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,10 +627,12 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
             f'option "isolation" is read_uncommitted, but view={got["view"]} shows only committed'
             " records; leave one of them out"
         )
+    changes = _changes_asked(given, got)
     return ReadOptions(
         location=location,
-        starting=_starting(got),
-        ending=_ending(got),
+        starting=None if changes else _starting(got),
+        ending=None if changes else _ending(got),
+        changes=changes,
         admission=_admission(got),
         keys=_all_keys(got["keys"], got["keysBase64"]),
         uncommitted=uncommitted,
@@ -682,6 +745,65 @@ def _ending(got: Mapping[str, Any]) -> Position | Times | None:
 
 def _first(one: Any, other: Any) -> Any:
     return other if one is None else one
+
+
+_OF_CHANGES = (
+    *("startingVersion", "endingVersion", "startingBoundInclusive", "endingBoundInclusive"),
+    "deduplicationMode",
+)
+_NOT_OF_CHANGES = (
+    *("startingOffsets", "endingOffsets", "startingOffsetsByTimestamp"),
+    *("endingOffsetsByTimestamp", "keys", "keysBase64", "asOfVersion", "asOfTimestamp", "asOfCut"),
+)
+
+
+def _changes_asked(given: "_Given", got: Mapping[str, Any]) -> ChangesRange | None:
+    """Returns which changes view `changes` reads; None in another view."""
+    is_changes = got["view"] == "changes"
+    for name in _NOT_OF_CHANGES if is_changes else _OF_CHANGES:
+        if not given.has(name):
+            continue
+        if is_changes:
+            raise OptionError(
+                f'option "{name}" is not for view "changes", which starts and ends by version or'
+                ' time: give "startingVersion" or "startingTimestamp", and filter by key with where'
+            )
+        raise OptionError(
+            f'option "{name}" is for view "changes"; view "{got["view"]}" starts after a version'
+            ' with "sinceVersion"'
+        )
+    if not is_changes:
+        return None
+    if not got["failOnDataLoss"]:
+        raise OptionError(
+            'option "failOnDataLoss" is false, but changes cannot be had without the rows before'
+            " them; leave it out"
+        )
+    since = _bound(given, got, ("startingVersion", "sinceVersion", "startingTimestamp"))
+    until = _bound(given, got, ("endingVersion", "endingTimestamp"))
+    first, last = (None if bound is None else bound.version for bound in (since, until))
+    if first is not None and last is not None and first > last:
+        raise OptionError(
+            f"changes from version {first + 1} on cannot end with version {last}; give an"
+            ' "endingVersion" that is not before "startingVersion"'
+        )
+    return ChangesRange(since, until)
+
+
+def _bound(given: "_Given", got: Mapping[str, Any], names: Sequence[str]) -> Bound | None:
+    """Returns what one of these options names; a bound lies after its version or time."""
+    asked = [name for name in names if given.has(name)]
+    if not asked:
+        return None
+    if len(asked) > 1:
+        raise OptionError(f'options "{asked[0]}" and "{asked[1]}" are both given; give one of them')
+    (name,) = asked
+    if name == "sinceVersion":
+        return Bound(version=got[name])
+    is_start = name.startswith("starting")
+    inclusive = got["startingBoundInclusive" if is_start else "endingBoundInclusive"]
+    at = got[name] - (is_start == inclusive)
+    return Bound(version=at) if name.endswith("Version") else Bound(time_ms=at)
 
 
 def _admission(got: Mapping[str, Any]) -> Admission:

@@ -106,6 +106,54 @@ class StreamOffsets:
         return out | {name: named[name] for name in sorted(named)}
 
 
+@dataclass(frozen=True, slots=True)
+class ChangesOffsets:
+    """Where a stream of changes is. ``{"0": 7, "1": 9, "changes": 57, "commit": "b1…", "log":
+    "orders", "log_id": "6f…"}``: it has delivered all changes up to version 57, whose stable
+    offsets ``next`` are.
+
+    ``is_part`` (``"rows": true``): it began with the rows of that version, and has delivered those
+    below the offsets. ``since`` (``from``): the version that the query began after, only in its
+    first offsets, and not if it began with rows.
+    """
+
+    next: Mapping[int, int]
+    planned: Planned
+    is_part: bool = False
+    since: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the offsets as Spark stores them."""
+        planned = self.planned
+        named: dict[str, Any] = {"changes": planned.version, "commit": planned.commit_id}
+        if self.since is not None:
+            named["from"] = self.since
+        named |= {"log": planned.log, "log_id": planned.log_id}
+        if self.is_part:
+            named["rows"] = True
+        return by_partition_json(self.next) | named
+
+
+def parse_changes(value: Mapping[str, Any]) -> ChangesOffsets | None:
+    """Returns the offsets that a checkpoint of changes holds; None for the initial offset."""
+    if "init" in value:
+        return None
+    try:
+        planned = _planned({**value, "planned": value["changes"]})
+        since = value.get("from")
+        return ChangesOffsets(
+            _offsets({name: v for name, v in value.items() if name.isdigit()}),
+            planned,
+            is_part=value.get("rows", False) is True,
+            since=since if type(since) is int else None,
+        )
+    except (ValueError, KeyError) as e:
+        raise InvalidInputError(
+            'the checkpoint\'s offsets are not those of a stream of view "changes"; if the view or'
+            " the source of this query was changed, give it a new checkpointLocation"
+        ) from e
+
+
 def initial_json(position: Position | Times | Since) -> dict[str, Any]:
     """Returns the initial offset, which is symbolic and therefore always the same."""
     if isinstance(position, str):

@@ -217,6 +217,41 @@ _POSITION_COLUMNS = ("offset", "timestampType")
 _MAY_BE_NULL = ("key", "value", "headers")
 
 
+CHANGES: dict[str, DataType] = {
+    "_change_type": StringType(),
+    "_commit_version": LongType(),
+    "_commit_timestamp": TimestampType(),
+}
+"""What view `changes` shows beside the table's columns, as Spark's catalogs name it."""
+
+
+def with_changes(table: StructType, columns: Sequence[str] | None) -> StructType:
+    """Returns columns of the table with those of a change, or those of them that are named."""
+    if taken := [f.name for f in table if f.name.lower() in CHANGES]:
+        raise InvalidInputError(
+            f'the table has a column {taken[0]}, which view "changes" uses for its own; leave it'
+            " out with the option columns"
+        )
+    names = CHANGES if columns is None else [n.lower() for n in columns if n.lower() in CHANGES]
+    own = [StructField(name, CHANGES[name], nullable=False) for name in names]
+    return StructType([*table.fields, *own])
+
+
+def without_changes(schema: StructType) -> StructType:
+    """Returns the table's columns in the schema of a read of changes."""
+    fields = [f for f in schema.fields if f.name.lower() not in CHANGES]
+    for f in schema.fields:
+        kind = CHANGES.get(f.name.lower())
+        if kind is not None and not _same(f.dataType, kind):
+            raise InvalidInputError(
+                f"column {f.name} has type {f.dataType.simpleString()} in the given schema, but is"
+                f" {kind.simpleString()}; read it as that, and cast"
+            )
+    if not fields:
+        raise InvalidInputError("no column of the table is read; name one beside those of changes")
+    return StructType(fields)
+
+
 def typed_columns(schema: "pa.Schema") -> dict[str, DataType]:
     """Returns the columns of a typed log, with ``NullType`` where Spark has no type."""
     return COLUMNS | {f.name: spark_type(f.type, f.name, NullType()) for f in schema}

@@ -261,6 +261,11 @@ class Holds:
 NO_HOLDS = Holds()
 
 
+def most_held_ms(handle: Handle) -> int:
+    """Returns how long readers of a log may hold anything, by its config now."""
+    return _hold_max_ms(LogConfig.from_overrides(handle.tip.head.config))
+
+
 def _hold_max_ms(config: LogConfig) -> int:
     """Returns how long readers of a log may hold anything; 0 if they may not."""
     return min(config.reader_hold_max_ms, config.max_compaction_lag_ms)

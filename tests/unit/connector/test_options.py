@@ -139,7 +139,7 @@ def test_a_minimum_above_the_maximum_is_refused():
         ("minPartitions", "9" * 5000, "from 1 to"),
         ("pollInterval", "soon", "500ms"),
         ("pollInterval", "1 fortnight", "500ms"),
-        ("view", "kafka", "log or table"),
+        ("view", "kafka", "log or changes or table or latest"),
         ("partitions", "0,x", "separated by commas"),
         ("columns", "key,,value", "separated by commas"),
         ("includeHeaders", "1", "true or false"),

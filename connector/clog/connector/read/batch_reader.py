@@ -259,7 +259,11 @@ def of_the_logs_keys(handle: "Handle", options: ReadOptions) -> ReadOptions:
 
 
 def check_batch(options: ReadOptions) -> None:
-    """Raises if a batch read refuses one of the options, as Spark's Kafka source does."""
+    """Raises if a batch read refuses one of the options, as Spark's Kafka source does. Changes are
+    read by `changes.ChangesReader` alone.
+    """
+    if options.view == "changes":
+        raise OptionError('view "changes" is for spark.read and spark.readStream; leave it out')
     _refuse(options.starting, "latest", LATEST, option="startingOffsets", meaning="latest")
     _refuse(options.ending, "earliest", EARLIEST, option="endingOffsets", meaning="earliest")
     has_end = options.ending not in (None, "latest")

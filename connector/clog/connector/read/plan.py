@@ -30,7 +30,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import field, replace
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from clog.storage.commit.handle import Handle
     from clog.storage.format.commits import Head
     from clog.storage.format.manifest import Manifest
+    from clog.storage.read.changes import Changes
     from clog.storage.read.scan import ReadPiece
     from clog.storage.read.table import TablePlan
 
@@ -63,6 +65,7 @@ costs as much as some 100,000 of them (``benchmarks/scenarios/spark_parquet.py``
 """
 _PARALLEL_ROWS_MIN = 10_000
 """A range with fewer rows per partition does not gain from running in parallel."""
+_Plan = TypeVar("_Plan")
 SLICES_OF_DIRTY = 4
 """A slice has at least this part of the dirty rows."""
 
@@ -97,6 +100,25 @@ class TablePartition(InputPartition):
     log_id: str
     plans: tuple["TablePlan", ...]
     keys: tuple[bytes, ...] | None = field(default=None, repr=False)
+    table: TableColumns | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPartition(InputPartition):
+    """Rows of the table at a version, as inserts."""
+
+    view: TablePartition
+    version: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesPartition(InputPartition):
+    """Changes of the table of the log with this id; ``table`` as in `TablePartition`."""
+
+    location: Location
+    log_id: str
+    splits: tuple["Changes", ...]
     table: TableColumns | None = None
 
 
@@ -217,7 +239,23 @@ def view_partitions(
     # No slices if keys are looked up: each would also look for them in everything that follows it.
     return [
         TablePartition(options.location, log_id, tuple(run), options.keys, table)
-        for run in _shared(plans, rows_each)
+        for run in _shared(plans, rows_each, _own_rows)
+    ]
+
+
+def changes_partitions(
+    splits: Sequence["Changes"], options: ReadOptions, log_id: str, table: TableColumns | None
+) -> list[ChangesPartition]:
+    """Returns changes as tasks; those of a key are in one."""
+    splits = [split for split in splits if split.rows]
+    rows = sum(split.rows for split in splits)
+    busy = min(len(splits), rows // _PARALLEL_ROWS_MIN)
+    tasks = max(options.min_partitions or 1, -(-rows // TASK_ROWS), busy)
+    rows_each = max(1, min(options.max_records_per_partition or rows, -(-rows // tasks)))
+    parts = [part for split in splits for part in split.parts(-(-split.rows // rows_each))]
+    return [
+        ChangesPartition(options.location, log_id, tuple(run), table)
+        for run in _shared(parts, rows_each, attrgetter("rows"))
     ]
 
 
@@ -241,7 +279,7 @@ def slices(
     )
     first_dirty = plan.dirty[0].start if plan.dirty else own[-1].end if own else 0
     parts: list[TablePlan] = []
-    later: tuple[ReadPiece, ...] = ()
+    later = plan.later
     for run in reversed(runs):
         clean = tuple(piece for piece in run if piece.start < first_dirty)
         dirty = run[len(clean) :]
@@ -250,16 +288,18 @@ def slices(
     return parts[::-1]
 
 
-def _shared(plans: Sequence["TablePlan"], rows_each: int) -> Iterator[list["TablePlan"]]:
+def _shared(
+    plans: Sequence[_Plan], rows_each: int, rows_of: Callable[[_Plan], int]
+) -> Iterator[list[_Plan]]:
     """Yields groups of neighbours with at most that many rows each."""
-    run: list[TablePlan] = []
+    run: list[_Plan] = []
     room = rows_each
     for plan in plans:
-        if run and _own_rows(plan) > room:
+        if run and rows_of(plan) > room:
             yield run
             run, room = [], rows_each
         run.append(plan)
-        room -= _own_rows(plan)
+        room -= rows_of(plan)
     if run:
         yield run
 
@@ -381,10 +421,13 @@ _LOGGER = logging.getLogger("clog.connector")
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What to do about losses in the log at a URL: fail if ``fails``, else warn."""
+    """What to do about losses in the log at a URL: fail if ``fails``, else warn. ``is_final``: the
+    read cannot continue in another log.
+    """
 
     url: str
     fails: bool
+    is_final: bool = False
 
     def start(self, partition: int, start: int, low: int, high: int) -> int:
         """Returns ``start`` if it is in ``[low, high]``; else the log start."""
@@ -491,11 +534,17 @@ class Losses:
         return False
 
     def _lost_log(self, message: str) -> None:
+        remedy = (
+            "if the path was changed, change it back; otherwise start the query with a new"
+            " checkpoint"
+        )
+        if not self.is_final:
+            remedy += (
+                ", or set failOnDataLoss=false to continue at the start of the log that is there"
+            )
         self._lost(
             message,
-            "if the path was changed, change it back; otherwise start the query with a new"
-            " checkpoint, or set failOnDataLoss=false to continue at the start of the log that is"
-            " there",
+            remedy,
             "; continuing at the start of that log",
             LogReplacedError,
         )

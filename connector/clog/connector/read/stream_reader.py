@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 from clog.connector.opened_logs import check_log_id, opened_if_typed, readable, table_shown
 from clog.connector.options import ReadOptions
 from clog.connector.positions import (
+    ChangesOffsets,
     Planned,
     Since,
     StreamOffsets,
@@ -80,10 +81,15 @@ _NO_LIMIT_ROWS = 2**62
 
 def check_stream(options: ReadOptions) -> None:
     """Raises if a stream refuses one of the options."""
-    if options.view != "log":
+    if options.view not in ("log", "changes"):
         raise OptionError(
             f'view "{options.view}" is for batch reads; use spark.read, or view "log", which'
-            " streams every record"
+            ' streams every record, or "changes"'
+        )
+    if options.changes is not None and options.changes.until is not None:
+        raise OptionError(
+            'options "endingVersion" and "endingTimestamp" are for batch reads: a stream has no'
+            " end; leave them out"
         )
     if {options.as_of_version, options.as_of_ms, options.as_of_cut} != {None}:
         raise OptionError(
@@ -106,8 +112,8 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         check_stream(options)
         if (handle := opened_if_typed(options, schema)) is not None:
-            table_shown(handle, schema, is_table=False)
-        self._position = _ReaderPosition(options.reader_id, options.reader_hold_ms)
+            self._check_shown(handle, schema)
+        self._position = _ReaderPosition(options)
         self._options = self._of_keys = options
         self._schema = schema
         self._clock = clock or SystemClock()
@@ -235,7 +241,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._polled_ms = self._answered_ms = self._clock.monotonic_ms()
         return self._handle
 
-    def _is_same_log(self, offsets: StreamOffsets) -> bool:
+    def _is_same_log(self, offsets: StreamOffsets | ChangesOffsets) -> bool:
         """Returns whether the offsets are of this log; if not, raises or warns."""
         planned, handle = offsets.planned, self._opened()
         if planned is None:
@@ -301,8 +307,12 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raises if a column has evolved since the read was loaded; looks once at each schema."""
         schema = handle.tip.head.log.schema
         if schema is None or schema != self._checked:
-            table_shown(handle, self._schema, is_table=False)
+            self._check_shown(handle, self._schema)
             self._checked = schema
+
+    @staticmethod
+    def _check_shown(handle: "Handle", schema: StructType) -> None:
+        table_shown(handle, schema, is_table=False)
 
     def _begin(self, head: "Head") -> StreamOffsets:
         """Returns where a new query begins, checked."""
@@ -505,12 +515,13 @@ def _undecided(head: "Head", ranges: Mapping[int, tuple[int, int]]) -> list[int]
 class _ReaderPosition:
     """The recorded position of one query; does nothing without a name."""
 
-    def __init__(self, name: str | None, hold_ms: int = 0) -> None:
-        self._name = name
-        self._hold_ms = hold_ms
+    def __init__(self, options: ReadOptions) -> None:
+        self._name = options.reader_id
+        self._hold_ms = options.reader_hold_ms
+        self._holds_most = self._hold_ms is None and options.view == "changes"
         self._reader: NamedReader | None = None
 
-    def note(self, handle: "Handle", at: StreamOffsets | None) -> None:
+    def note(self, handle: "Handle", at: StreamOffsets | ChangesOffsets | None) -> None:
         """Notes the end of a finished batch; makes at most one PUT in ten seconds."""
         if self._name is None or at is None or at.planned is None:
             return
@@ -531,10 +542,11 @@ class _ReaderPosition:
             self._warn(e)
 
     def _of(self, handle: "Handle", name: str) -> "NamedReader":
-        from clog.storage.readers import holding_reader
+        from clog.storage.readers import holding_reader, most_held_ms
 
         if self._reader is None or self._reader.handle is not handle:
-            self._reader = holding_reader(handle, name, self._hold_ms)
+            hold_ms = most_held_ms(handle) if self._holds_most else self._hold_ms or 0
+            self._reader = holding_reader(handle, name, hold_ms)
         return self._reader
 
     def _warn(self, error: Exception) -> None:

@@ -12,8 +12,22 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from clog.connector.opened_logs import readable
-from clog.connector.read.plan import LogPartition, Losses, TablePartition, pieces_of
-from clog.connector.schema import TableColumns, arrow_schema, canonical, stored_columns
+from clog.connector.read.plan import (
+    ChangesPartition,
+    LogPartition,
+    Losses,
+    RowsPartition,
+    TablePartition,
+    pieces_of,
+)
+from clog.connector.schema import (
+    CHANGES,
+    TableColumns,
+    arrow_schema,
+    canonical,
+    stored_columns,
+    without_changes,
+)
 from clog.storage.commit.versions import file_missing
 from clog.storage.errors import ClogError, CorruptionError
 from clog.storage.numpy_arrays import of_bytes, repeated_text, to_arrow, to_numpy
@@ -52,6 +66,46 @@ def table_slice_batches(partition: TablePartition, schema: StructType) -> Iterat
     if table is not None:
         batches = (table.rows_of(batch, schema) for batch in batches)
     return _gathered(batches)
+
+
+def change_batches(partition: ChangesPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yields batches of changes, in the columns of ``schema``."""
+    from clog.storage.read.changes import changes_batches
+
+    store, table = partition.location.store_of(partition.log_id), partition.table
+    shown = without_changes(schema)
+    sides = [plan for s in partition.splits for plan in (s.before, s.news, s.left) if plan]
+    pieces = [piece for plan in sides for piece in (*plan.clean, *plan.dirty)]
+    asked = shown if table is None else table.as_records(shown)
+    as_spark = _Converter(asked, partition.location.name, pieces)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for split in partition.splits:
+            for batch in changes_batches(store, split, columns=as_spark.needed):
+                rows = as_spark(batch)
+                rows = rows if table is None else table.rows_of(rows, shown)
+                yield _with_changes(rows, [batch.column(name) for name in CHANGES], schema)
+
+    return _gathered(batches())
+
+
+def inserted_batches(partition: RowsPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yields batches of rows as inserts, in the columns of ``schema``."""
+    time = pa.scalar(partition.time_ms * 1000, pa.timestamp("us", "UTC"))
+    for rows in table_slice_batches(partition.view, without_changes(schema)):
+        own = (pa.scalar("insert"), pa.scalar(partition.version, pa.int64()), time)
+        yield _with_changes(rows, [pa.repeat(value, rows.num_rows) for value in own], schema)
+
+
+def _with_changes(
+    rows: pa.RecordBatch, changes: Sequence[pa.Array], schema: StructType
+) -> pa.RecordBatch:
+    """Returns rows of the table with columns of `CHANGES`, in the columns of ``schema``."""
+    own = dict(zip(CHANGES, changes, strict=True))
+    of_table = iter(rows.columns)
+    given = arrow_schema(schema)
+    arrays = [own[f.name.lower()] if f.name.lower() in own else next(of_table) for f in given]
+    return pa.RecordBatch.from_arrays(arrays, schema=given)
 
 
 def found_batches(

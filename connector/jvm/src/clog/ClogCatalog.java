@@ -14,6 +14,8 @@ import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.CatalogManager;
 import org.apache.spark.sql.connector.catalog.CatalogV2Util;
+import org.apache.spark.sql.connector.catalog.Changelog;
+import org.apache.spark.sql.connector.catalog.ChangelogContext;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.DelegatingCatalogExtension;
 import org.apache.spark.sql.connector.catalog.Identifier;
@@ -140,6 +142,20 @@ public final class ClogCatalog extends DelegatingCatalogExtension {
     return super.alterTable(ident, changes);
   }
 
+  @Override
+  public Changelog loadChangelog(
+      Identifier ident, ChangelogContext context, CaseInsensitiveStringMap given)
+      throws NoSuchTableException {
+    CatalogTable known = find(ident);
+    if (known == null) {
+      if (isSessions()) {
+        return super.loadChangelog(ident, context, given);
+      }
+      throw new NoSuchTableException(ident);
+    }
+    return new ClogChanges(ident.toString(), optionsOf(known), context, given);
+  }
+
   private Table load(Identifier ident, Map<String, String> at) throws NoSuchTableException {
     CatalogTable known = find(ident);
     if (known == null) {
@@ -148,11 +164,7 @@ public final class ClogCatalog extends DelegatingCatalogExtension {
       }
       throw new NoSuchTableException(ident);
     }
-    Map<String, String> properties = new HashMap<>();
-    known.storage().properties()
-        .foreach(p -> properties.put(TableCatalog.OPTION_PREFIX + p._1(), p._2()));
-    String location = known.storage().locationUri().get().toString();
-    return new ClogTable(ident.toString(), optionsOf(location, properties), at);
+    return new ClogTable(ident.toString(), optionsOf(known), at);
   }
 
   /** What the session's catalog holds of a log's table; null: it has none of that name. */
@@ -179,6 +191,13 @@ public final class ClogCatalog extends DelegatingCatalogExtension {
   /** Whether it stands in the place of the session's catalog, and not beside it. */
   private boolean isSessions() {
     return name.equals(CatalogManager.SESSION_CATALOG_NAME());
+  }
+
+  private static Map<String, String> optionsOf(CatalogTable known) {
+    Map<String, String> properties = new HashMap<>();
+    known.storage().properties()
+        .foreach(p -> properties.put(TableCatalog.OPTION_PREFIX + p._1(), p._2()));
+    return optionsOf(known.storage().locationUri().get().toString(), properties);
   }
 
   private static Map<String, String> optionsOf(String location, Map<String, String> properties) {

@@ -19,7 +19,6 @@ from clog.storage.log import Log
 
 SCHEMA = StructType([StructField("key", LongType()), StructField("value", StringType())])
 OF_BATCHES = {
-    "view": "table",
     "asOfVersion": "1",
     "asOfTimestamp": "1",
     "asOfCut": "home#cut",
@@ -40,6 +39,9 @@ def column(kind, name="value"):
 
 REFUSED = [
     *[({name: value}, SCHEMA, "batch reads|view") for name, value in OF_BATCHES.items()],
+    ({"view": "table"}, SCHEMA, "is for batch reads"),
+    ({"view": "changes", "endingVersion": "3"}, SCHEMA, "a stream has no end"),
+    ({"view": "changes", "failOnDataLoss": "false"}, SCHEMA, "without the rows before"),
     ({"isolation": "read_uncommitted", "view": "latest"}, SCHEMA, "only committed"),
     ({"sinceVersion": "1", "startingOffsets": "latest"}, SCHEMA, "only one of them"),
     ({"minOffsetsPerTrigger": "2", "maxOffsetsPerTrigger": "1"}, SCHEMA, "lower the first"),

@@ -153,3 +153,13 @@ def test_a_vacuum_deletes_nothing(copy, full):
         assert table.vacuum(dry_run=False, **given) == []
     assert contents(copy) == before
     assert Log.open(copy).table().to_arrow().num_rows == polars.read_delta(copy).height
+
+
+def test_a_view_has_no_change_feed(tmp_path):
+    """Delta's readers say so, rather than show rows that a deletion vector hides."""
+    log = Log.create(str(tmp_path / "log"), 1, key="id", like=[{"id": 1, "n": 1}])
+    for n in (1, 2):
+        log.append([{"id": 1, "n": n}, {"id": n + 1, "n": 0}])
+        log.publish("delta")
+    with pytest.raises(deltalake.exceptions.DeltaError, match="not have change data enabled"):
+        deltalake.DeltaTable(log.url).load_cdf(starting_version=0)

@@ -162,12 +162,12 @@ def test_no_link_leads_nowhere():
 
 
 def test_the_index_has_every_page():
-    """docs/README.md, those of guests apart; there are at most 20 others."""
+    """docs/README.md, those of guests apart; there are at most 21 others."""
     index = {target for target, _ in LINK.findall((ROOT / "docs/README.md").read_text())}
     pages = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").glob("*.md")}
     guests = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs/guests").glob("*.md")}
     assert pages - {"README.md"} | guests <= index
-    assert len(pages) <= 21
+    assert len(pages) <= 22
 
 
 def test_rules_are_named_in_words():

@@ -39,6 +39,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Records": {
         "produce": "produce",
         "consume": "consume",
+        "diff": "diff",
         "erase": "verify",
         "snapshot": "logs",
     },

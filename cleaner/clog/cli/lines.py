@@ -159,6 +159,11 @@ def _texts_of_field(batch: "pa.RecordBatch", name: str, null: bytes) -> list[byt
 
 def format_jsonl(batch: "pa.RecordBatch") -> Iterator[bytes]:
     """Yields JSON lines of a batch, from which `parse_jsonl` reads the same records."""
+    return (json_text(record).encode() + b"\n" for record in json_records(batch))
+
+
+def json_records(batch: "pa.RecordBatch") -> Iterator[dict[str, Any]]:
+    """Yields the records of a batch in the form of JSON lines."""
     names = ("partition", "offset", "headers")
     partitions, offsets, pairs = (batch.column(name).to_pylist() for name in names)
     contents = (_json_fields(batch, name) for name in ("key", "value"))
@@ -167,7 +172,7 @@ def format_jsonl(batch: "pa.RecordBatch") -> Iterator[bytes]:
         record = {"partition": partition, "offset": offset, "timestamp": timestamp, **key, **value}
         if headers:
             record["headers"] = headers_json(headers)
-        yield _compact(record) + b"\n"
+        yield record
 
 
 def _json_fields(batch: "pa.RecordBatch", name: str) -> list[dict[str, Any]]:
@@ -198,7 +203,7 @@ def texts_of(column: "pa.Array") -> list[bytes | None]:
     if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
         found: list[bytes | None] = column.cast(pa.binary()).to_pylist()
         return found
-    return [None if value is None else _compact(value) for value in as_json(column)]
+    return [None if value is None else json_text(value).encode() for value in as_json(column)]
 
 
 def timestamps_of(batch: "pa.RecordBatch") -> list[str | int]:
@@ -208,8 +213,9 @@ def timestamps_of(batch: "pa.RecordBatch") -> list[str | int]:
     return [_iso(us) for us in batch.column("timestamp").cast(pa.int64()).to_pylist()]
 
 
-def _compact(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+def json_text(value: Any) -> str:
+    """Returns a value as compact JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def headers_json(headers: Sequence[dict[str, Any]]) -> list[dict[str, str | None]]:

@@ -144,10 +144,11 @@ def how_kept(head: Head) -> str:
     """Returns how long versions of the log stay readable, and what keeps one for longer."""
     config = LogConfig.from_overrides(head.config)
     delay, hold = config.file_delete_delay_ms, config.reader_hold_max_ms
+    longer = f"up to {duration(hold)} longer" if hold else "for no time now"
     return (
         f"; a version can be read for {duration(delay)} after it was replaced"
-        f" (file.delete.delay.ms={delay}), and for longer if a named snapshot has it, or a reader"
-        f" that holds it ({duration(hold)} at most: reader.hold.max.ms={hold})"
+        f" (file.delete.delay.ms={delay}), for longer while a named snapshot has it, and {longer}"
+        f" while a reader holds it (reader.hold.max.ms={hold})"
     )
 
 

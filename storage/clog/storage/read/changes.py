@@ -27,6 +27,8 @@ one before it of its key in the window, or is looked up as in N2.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import Any, Final
 
 import numpy as np
@@ -39,9 +41,11 @@ from clog.storage.config.log_config import STRATEGY
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.commits import Head
+from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest, apply
 from clog.storage.keys.hashing import key_bytes
-from clog.storage.numpy_arrays import Mask, Offsets, of_bytes, to_arrow, to_numpy
+from clog.storage.numpy_arrays import Mask, Offsets, of_bytes, scalar, to_arrow, to_numpy
+from clog.storage.read.filters import RowFilter
 from clog.storage.read.scan import (
     COLUMNS,
     KeyIndexCache,
@@ -86,7 +90,12 @@ GROUP_BYTES: Final = 128 << 20
 WINDOW_ROWS: Final = 1 << 18
 """A window ends at the next version once it has so many offsets."""
 SCAN_ROWS: Final = 24
-"""A look-up of a key costs as much as scanning so many rows."""
+"""A look-up of a key by an index costs as much as scanning so many rows."""
+UNINDEXED_ROWS: Final = 1 << 20
+"""To make the index of so many rows costs more than a scan with a filter."""
+RANGES_MAX: Final = 16
+NEAR: Final = 64
+"""Keys are close together if their ranges have room for this many times as many."""
 
 _END: Final = 1 << 62
 """An offset beyond all others."""
@@ -136,7 +145,7 @@ class Changes:
         return sum(map(_rows_of, plans)) + (_rows_of(self.before) if self.compared else 0)
 
     def parts(self, count: int) -> "list[Changes]":
-        """Returns splits with the same changes, about so many, no pair of images parted; only
+        """Returns splits with the same changes, about this many, no pair of images parted; only
         itself where each part would read what all others do.
         """
         own = [*self.news.clean, *self.news.dirty]
@@ -311,7 +320,7 @@ def _rows_of(plan: TablePlan) -> int:
 
 
 def _runs(pieces: Sequence[ReadPiece], rows: int) -> Iterator[tuple[ReadPiece, ...]]:
-    """Yields the pieces in runs of at most so many rows, or of one piece."""
+    """Yields the pieces in runs with this number of rows or fewer, or of one piece."""
     run: list[ReadPiece] = []
     for piece in pieces:
         if run and sum(q.rows for q in run) + piece.rows > rows:
@@ -418,12 +427,12 @@ class _Read:
         return table_batches(self._store, plan, columns=self._needed, map_bytes=self._map_bytes)
 
     def net(
-        self, news: Iterator[pa.RecordBatch], former: Callable[[pa.Array], pa.RecordBatch]
+        self, news: Iterator[pa.RecordBatch], former: Callable[[pa.Array, pa.Array], pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
         """Does N2 and N3 for what the keys have now, tombstones included."""
         for rows in self._groups(news):
             keys = key_bytes(rows.column("key"))
-            there = former(keys)
+            there = former(rows.column("key"), keys)
             count = there.num_rows
             old, new = np.full(rows.num_rows, -1, np.int64), count + np.arange(rows.num_rows)
             old[_places(there, keys)] = np.arange(count)
@@ -442,8 +451,10 @@ class _Read:
         with reading(self._store, self._split.version):
             rows = self._joined(batch.filter(batch.column("key").is_valid()) for batch in news)
         keys = key_bytes(rows.column("key")).dictionary_encode()
-        there = self.former(keys.dictionary)
-        count, numbers = there.num_rows, to_numpy(keys.indices)
+        numbers = to_numpy(keys.indices)
+        firsts = np.unique(numbers, return_index=True)[1]
+        there = self.former(rows.column("key").take(to_arrow(firsts)), keys.dictionary)
+        count = there.num_rows
         first = np.full(len(keys.dictionary), -1, np.int64)
         first[_places(there, keys.dictionary)] = np.arange(count)
         old, new = np.empty(rows.num_rows, np.int64), count + np.arange(rows.num_rows)
@@ -466,7 +477,7 @@ class _Read:
         )
         matched = [np.empty(0, np.int64)]
 
-        def former(keys: pa.Array) -> pa.RecordBatch:
+        def former(keys: pa.Array, _: pa.Array) -> pa.RecordBatch:
             found = self._joined(_of_keys(rows, keys) for rows in self._at(before, gone))
             matched.append(to_numpy(found.column("offset")))
             return found
@@ -475,20 +486,27 @@ class _Read:
         left = np.setdiff1d(gone, np.concatenate(matched), assume_unique=True)
         yield from self.deletes(self._at(before, left))
 
-    def former(self, keys: pa.Array) -> pa.RecordBatch:
-        """Returns the rows of the table before that have one of the keys (N2)."""
+    def former(self, keys: pa.Array, as_bytes: pa.Array) -> pa.RecordBatch:
+        """Returns the rows of the table before that have one of the keys, each of which is given
+        once, also in canonical bytes (N2).
+        """
         before = self._split.before
-        rows, found = _rows_of(before), []
-        if rows and len(keys) * SCAN_ROWS >= rows:
-            found = [_of_keys(batch, keys) for batch in self.table(before)]
+        rows, found, near = _rows_of(before), [], None
+        pieces = (*before.clean, *before.dirty)
+        unknown = sum(piece.rows for piece in pieces if not piece.object.index_bytes)
+        if unknown >= UNINDEXED_ROWS and before.order is None:
+            near = _where_near(keys, before.schema)
+        if near or len(keys) * SCAN_ROWS >= rows > 0:
+            plan = before if near is None else replace(before, where=near)
+            found = [_of_keys(batch, keys) for batch in self.table(plan)]
         elif rows and len(keys):
             if self._before is None:
                 indexes = self._store
                 if not isinstance(indexes, KeyIndexCache):
                     indexes = KeyIndexCache(indexes, seed=before.seed)
                 self._before = Table(indexes, before.version, [before], {}, schema=before.schema)
-            some = self._before.of_key_bytes(keys.to_pylist())
-            found = some.select(self._needed).to_batches()
+            some = self._before.of_key_bytes(as_bytes.to_pylist(), self._needed)
+            found = some.to_batches()
         there = self._joined(found)
         return there.filter(to_arrow(self._is_shown(to_numpy(there.column("offset")))))
 
@@ -576,8 +594,31 @@ class _Read:
         return shown
 
 
+def _where_near(keys: pa.Array, schema: LogSchema | None) -> RowFilter | None:
+    """Returns a filter for a few ranges of numbers around the keys, if they are close together:
+    statistics say where these are.
+    """
+    if not pa.types.is_integer(keys.type) or pa.types.is_uint64(keys.type):
+        return None
+    numbers = np.sort(to_numpy(keys).astype(np.int64))
+    gaps = np.diff(numbers)
+    widest = np.argsort(gaps)[::-1][: RANGES_MAX - 1]
+    ends = np.sort(widest[gaps[widest] > NEAR])
+    lows, highs = numbers[[0, *(ends + 1)]], numbers[[*ends, -1]]
+    if int((highs - lows).sum()) > NEAR * len(numbers):
+        return None
+    key, kind = pc.field("key"), keys.type
+    pairs = zip(lows.tolist(), highs.tolist(), strict=True)
+    near = ((key >= scalar(low, kind)) & (key <= scalar(high, kind)) for low, high in pairs)
+    return RowFilter.of(reduce(or_, near), schema)
+
+
 def _of_keys(rows: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
-    return rows.filter(pc.is_in(key_bytes(rows.column("key")), value_set=keys))
+    """Returns the rows with one of the keys; structs are compared by their canonical bytes."""
+    some = rows.column("key")
+    if pa.types.is_struct(keys.type):
+        some, keys = key_bytes(some), key_bytes(keys)
+    return rows.filter(pc.is_in(some, value_set=keys))
 
 
 def _places(rows: pa.RecordBatch, keys: pa.Array) -> Offsets:

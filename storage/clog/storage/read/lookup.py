@@ -29,6 +29,7 @@ from clog.storage.keys.key_index import index_hashes
 from clog.storage.numpy_arrays import of_bytes, scalar, to_arrow, to_numpy
 from clog.storage.objects.reader import WHOLE_BYTES
 from clog.storage.read.scan import (
+    COLUMNS,
     KeyIndexCache,
     ReadPiece,
     Run,
@@ -75,9 +76,14 @@ def pieces_of_keys(
 
 
 def latest_of_keys(
-    indexes: KeyIndexCache, runs: Sequence[Run], keys: Sequence[bytes]
+    indexes: KeyIndexCache,
+    runs: Sequence[Run],
+    keys: Sequence[bytes],
+    columns: Sequence[str] = COLUMNS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the latest record of each key in pieces of one partition, newest first."""
+    """Yields the latest record of each key in pieces of one partition, newest first, with these
+    columns, the key among them.
+    """
     wanted = of_bytes(list(set(keys)))
     hashes = index_hashes(wanted, seed=indexes.seed)
     left, last = np.ones(len(wanted), np.bool_), np.zeros(len(wanted), np.int64)
@@ -90,9 +96,9 @@ def latest_of_keys(
             if not still.any():
                 continue  # Newer pieces had these keys.
             some = wanted.filter(to_arrow(left))
-            parts = read_pieces(indexes, hit.parts(still))
+            parts = read_pieces(indexes, hit.parts(still), columns=columns)
             batches = [of_keys(batch, some) for batch in parts]
-            schema = read_schema(run.pieces[0].schema)
+            schema = read_schema(run.pieces[0].schema, tuple(columns))
             found = pa.Table.from_batches(batches, schema).combine_chunks()
             if found.num_rows:
                 found_keys = key_bytes(found.column("key").chunk(0))

@@ -599,9 +599,13 @@ class Table(Frame):
         """Returns the rows of these keys, with all columns, in no order; raises as `get` does."""
         return self.of_key_bytes(asked_keys(listed_keys(keys), self._typed))
 
-    def of_key_bytes(self, wanted: Sequence[bytes]) -> pa.Table:
-        """Does what `of_keys` does; ``wanted`` has canonical bytes (FORMAT.md) of the keys."""
+    def of_key_bytes(self, wanted: Sequence[bytes], columns: Sequence[str] = COLUMNS) -> pa.Table:
+        """Does what `of_keys` does; ``wanted`` has canonical bytes (FORMAT.md) of the keys,
+        ``columns`` are key, value and others.
+        """
         batches: list[pa.RecordBatch] = []
+        is_last = all(plan.order is None and plan.where is None for plan in self._plans)
+        asked = tuple(columns) if is_last else COLUMNS
         with reading(self._indexes, self.version):
             if self._runs is None:
                 pieces = [(*plan.later, *plan.clean, *plan.dirty) for plan in self._plans]
@@ -609,12 +613,12 @@ class Table(Frame):
                 self._runs = [self._indexes.runs(some) for some in pieces]
             for plan, runs in zip(self._plans, self._runs, strict=True):
                 if plan.order is None:
-                    found = latest_of_keys(self._indexes, runs, wanted)
+                    found = latest_of_keys(self._indexes, runs, wanted, asked)
                 else:
                     found = best_of_keys(self._indexes, runs, wanted, plan)
                 shown = (b if plan.tombstones else present(b, "value") for b in found)
                 batches += map(plan.where.kept, shown) if plan.where else shown
-        return pa.Table.from_batches(batches, read_schema(self._typed))
+        return pa.Table.from_batches(batches, read_schema(self._typed, asked)).select(columns)
 
     @property
     def schema(self) -> pa.Schema:

@@ -202,6 +202,23 @@ def test_costs_follow_what_changed(make_log, store):
     assert counting.bytes_in < 100_000
 
 
+def test_keys_that_are_close_together(orders, monkeypatch):
+    """In large objects without indexes statistics find the former rows: the same ones."""
+    rows = [{"id": i, "city": "Oslo", "n": -i} for i in (*range(3), 7, 300)]
+    orders.append([{"id": 300, "city": "Riga", "n": 300}])
+    orders.append(rows)
+    wanted = told(orders, since=2)
+    assert len(wanted) == 10
+    monkeypatch.setattr(changes_module, "UNINDEXED_ROWS", 0)
+    for most in (1, 2, 16):
+        monkeypatch.setattr(changes_module, "RANGES_MAX", most)
+        for room in (0, 1000):
+            monkeypatch.setattr(changes_module, "NEAR", room)
+            assert told(orders, since=2) == wanted
+    orders.append([{"id": 300, "city": "Riga", "n": 300}])
+    assert len(told(orders, since=3)) == 2
+
+
 def test_what_cannot_be_asked(orders, clock):
     """The sentence for the arguments of `latest`, and for what is missing."""
     for given in ((0,), ({0: 5},), ({0: 5}, 0)):

@@ -395,6 +395,20 @@ class Binding:
         added = sum(number > self.width for number in now.live)
         return len(now.sent) - added <= len(sent) and sent == now.sent[: len(sent)]
 
+    def unmasked(self, now: SourceTable) -> str | None:
+        """Returns a column whose values a mask hid, or may have hidden, under a former name, and
+        hides no more; None: there is none.
+        """
+        former = {number: name for name, number, *_ in self.columns}
+        drops = MASKED in now.left.values()
+        for column in now.columns:
+            name = former.get(column.attnum)
+            was_dropped = name is None and column.attnum <= self.width and drops
+            was_hashed = name is not None and self.masks.get(name) == HASH
+            if was_dropped or (was_hashed and now.masks.get(column.name) != HASH):
+                return column.name
+        return None
+
     def followed_by(self, now: SourceTable) -> SourceTable:
         """Returns a table that was not loaded again with the columns that were dropped until now:
         its log still has their values.

@@ -343,6 +343,12 @@ class _Run:
                     f"the log of {table.what} already has {masked}, which are now to be dropped,"
                     " but its records keep them; capture into a new URL"
                 )
+            if column := binding.unmasked(table):
+                raise InvalidInputError(
+                    f"{table.what}.{column} may be one that a mask hid under another name, and"
+                    f" would be captured as it is: leave it out (--mask {table.what}.{column}=drop)"
+                    ", or capture into a new URL"
+                )
             why = "it was requested" if asked else binding.why_reload(table)
             if why is None and table.oid in self._doubted:
                 why = "the stream has rows of it in another shape"

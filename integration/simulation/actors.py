@@ -17,8 +17,8 @@ from marks import INTERRUPTED, REPLACED
 from records import PARTITIONS
 
 from clog.storage import Log
+from clog.storage.commit.appends import Writer
 from clog.storage.commit.handle import Handle
-from clog.storage.commit.proposals import Writer
 from clog.storage.commit.tip import CONFIRM_MS
 from clog.storage.env import SeededIds
 from clog.storage.errors import (

@@ -7,8 +7,14 @@ after the other; then each waits or leads, in their order. So the dice alone dec
 from actors import Actor, told
 
 from clog.storage.append import AppendResult, _first_result, offsets_of
-from clog.storage.commit.handle import Appended, _Waiting
-from clog.storage.commit.proposals import AppendRequest, Duplicate, Writer
+from clog.storage.commit.appends import (
+    Appended,
+    AppendRequest,
+    Duplicate,
+    Proposed,
+    Waiting,
+    Writer,
+)
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -59,10 +65,8 @@ class Company(Actor):
         handle = log.handle
         stamp = handle.recent().version
         obj = batch.put(log, stamp=stamp)
-        request = AppendRequest(
-            handle.store.url, [obj], writer, handle.writer_pages, handle.ids.uniform
-        )
-        return intent, last, _Waiting(request.prepare, len(obj.chunks), request.proposed)
+        request = AppendRequest(Proposed((obj,), writer), handle.writer_pages, handle.ids)
+        return intent, last, Waiting(request.prepare, request.append)
 
     def _check(self, intent, last: int, outcome, *, happened: bool, alone: bool) -> None:
         over = self.oracle.is_over

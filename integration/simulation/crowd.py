@@ -8,7 +8,7 @@ of a batch application, skipped (as in Delta).
 
 from actors import Actor, told
 
-from clog.storage.commit.proposals import Writer
+from clog.storage.commit.appends import Writer
 from clog.storage.errors import (
     CommitConflictError,
     InvalidInputError,

@@ -5,22 +5,22 @@ from dataclasses import replace
 from limits import Patch
 
 from clog import storage
-from clog.storage.commit.proposals import AppendRequest
+from clog.storage.commit.appends import AppendRequest
 
 
 def end_left_behind(patch: Patch) -> None:
     """What has no record behind the last one is not covered (S75)."""
-    bind = storage.commit.proposals.bind_given
+    bind = storage.commit.appends.bind_given
 
     def short(*given, **named):
         return replace(bind(*given, **named), reached_after={})
 
-    patch(storage.commit.proposals, "bind_given", short)
+    patch(storage.commit.appends, "bind_given", short)
 
 
 def offsets_given_anew(patch: Patch) -> None:
     """Records get the offsets that are next, not their own."""
-    bind = storage.commit.proposals.bind_given
+    bind = storage.commit.appends.bind_given
 
     def dense(objects, covered, head, *, url):
         bound = bind(objects, covered, head, url=url)
@@ -31,7 +31,7 @@ def offsets_given_anew(patch: Patch) -> None:
             ranges.append((base, base + stats.rows))
         return replace(bound, ranges=tuple(ranges), reached_after={})
 
-    patch(storage.commit.proposals, "bind_given", dense)
+    patch(storage.commit.appends, "bind_given", dense)
 
 
 def plain_appends_taken(patch: Patch) -> None:
@@ -39,7 +39,7 @@ def plain_appends_taken(patch: Patch) -> None:
     bound = AppendRequest._bound
 
     def careless(self, head):
-        plain = self.covered is None and not (self.objects and self.objects[0].is_given)
+        plain = self.covered is None and not self.append.is_given
         return None if plain else bound(self, head)
 
     patch(storage.append, "check_takes_offsets", lambda _handle, *, given: None)

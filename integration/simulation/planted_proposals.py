@@ -7,8 +7,8 @@ from dataclasses import replace
 from limits import Patch
 
 import clog.cleaner.duties.sweep
+import clog.storage.commit.appends
 import clog.storage.commit.combining
-import clog.storage.commit.proposals
 import clog.storage.commit.tip
 import clog.storage.format.writers
 from clog.storage.commit.combining import Combiner, Operation
@@ -51,7 +51,7 @@ def known_by_name(patch: Patch) -> None:
 
     def noted(self, *given, **named):
         found, least = taken(self, *given, **named)
-        names.update(proposal.path for proposal, _ in found)
+        names.update(proposal.path for proposal in found)
         return found, least
 
     patch(Combiner, "_listed", not_taken)
@@ -162,13 +162,7 @@ def committed_otherwise(patch: Patch) -> None:
 
 def floor_unchecked(patch: Patch) -> None:
     """Who commits what others proposed does not ask whether their data may be swept by now."""
-    eligible = Combiner._eligible
-
-    def low(self, tip, head, time_ms, *, own):
-        return eligible(self, tip, replace(head, orphan_floor=0), time_ms, own=own)
-
-    patch(Combiner, "_eligible", low)
-    patch(storage.commit.proposals, "_check_floor", lambda *_: None)
+    patch(storage.commit.appends, "_check_floor", lambda *_: None)
 
 
 def data_swept_with_proposals(patch: Patch) -> None:
@@ -207,7 +201,7 @@ def one_author_for_all(patch: Patch) -> None:
 
 def epoch_not_compared_by_others(patch: Patch) -> None:
     """Who commits a proposal of a transaction does not ask whether its epoch is fenced."""
-    patch(storage.commit.proposals, "_is_next", lambda _known, _ours: True)
+    patch(storage.commit.appends, "_is_next", lambda _known, _ours: True)
 
 
 def zombies_wake(patch: Patch) -> None:

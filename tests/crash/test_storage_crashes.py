@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from clog.storage import AlreadyExistsError, ClogError, Log, ManualClock, NotFoundError
-from clog.storage.commit.proposals import Writer
+from clog.storage.commit.appends import Writer
 from clog.storage.env import Clock, SeededIds
 from clog.storage.errors import CommitStateUnknownError
 from clog.storage.format import documents

@@ -25,7 +25,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
 from clog.storage.commit import committer as committing
-from clog.storage.commit.proposals import Writer
+from clog.storage.commit.appends import Writer
 from clog.storage.cuts import drop_cut, name_cut
 from clog.storage.env import SeededIds
 from clog.storage.format import chunks as storage_bitmaps

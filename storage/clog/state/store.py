@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 from clog.state.cache import Change, Uncommitted
 from clog.state.local_file import Row
 from clog.state.table import POLL_MS, Follower, Refreshed
+from clog.storage.commit.appends import check_floats
 from clog.storage.commit.handle import Handle
-from clog.storage.commit.proposals import check_floats
 from clog.storage.config.log_config import LogConfig, order_text
 from clog.storage.env import Clock, Ids, Shared, SystemClock, SystemIds, dataclass, register
 from clog.storage.errors import (

@@ -1,5 +1,5 @@
 """Appends: from records to fresh objects (COMMIT.md, K1), and the result of a repeated append.
-`commit.proposals` has what the tip's head demands of them, and the edit that gives them offsets.
+`commit.appends` has what the tip's head demands of them, and the edit that gives them offsets.
 
 `append` does everything in one process. Tasks write objects with an `object_writer` each, and their
 driver commits the objects with `append_objects`.
@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.commit.handle import Appended, Handle
-from clog.storage.commit.proposals import (
+from clog.storage.commit.appends import (
     SEQUENCE_MAX,
+    Appended,
     AppendRequest,
     Duplicate,
     OtherRecordsError,
+    Proposed,
     WiderFloatsError,
     Writer,
     checked_offsets,
@@ -26,6 +27,7 @@ from clog.storage.commit.proposals import (
     order_needed,
     refused,
 )
+from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import try_read
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import dataclass
@@ -275,16 +277,10 @@ def append_objects(
     writer: Writer | None,
 ) -> AppendResult:
     """Commits objects, in this order; see `Log.append_objects`."""
-    request = AppendRequest(
-        handle.store.url, objects, writer, handle.writer_pages, handle.ids.uniform
-    )
+    ours = Proposed(tuple(objects), writer)
+    request = AppendRequest(ours, handle.writer_pages, handle.ids)
     with committing(handle, objects):
-        done = handle.append(
-            request.prepare,
-            chunks=sum(len(obj.chunks) for obj in objects),
-            proposed=None if objects and objects[0].is_given else request.proposed,
-            alone=bool(objects) and objects[0].is_given,
-        )
+        done = handle.append(request.prepare, None if ours.is_given else ours)
     if isinstance(done, Duplicate):
         return _first_result(handle.store, done)
     assert isinstance(done, Appended), "everything else is a duplicate"

@@ -22,9 +22,9 @@ from clog.storage.append import (
     put_records,
     records_of,
 )
+from clog.storage.commit.appends import AppendRequest, Proposed
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
-from clog.storage.commit.proposals import AppendRequest
 from clog.storage.config.log_config import LogConfig
 from clog.storage.config.units import with_times
 from clog.storage.diagnostics.describe import pending_reason
@@ -218,7 +218,7 @@ def _request(
     handle: Handle, known: Commit, erasure_id: str, keys: int, objects: Sequence[DataObject]
 ) -> int:
     """Does E2; returns its version. ``known``: the newest version before E1."""
-    append = AppendRequest(handle.store.url, objects, None, handle.writer_pages, handle.ids.uniform)
+    append = AppendRequest(Proposed(tuple(objects)), handle.writer_pages, handle.ids)
 
     def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
         if tip.head.may_be_swept(known.version):

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from clog.storage import administration, append
 from clog.storage.administration import PARTITIONS_DEFAULT, FeatureState, is_there, new_log
 from clog.storage.append import AppendResult
+from clog.storage.commit.appends import Writer
 from clog.storage.commit.handle import Handle, reopening
-from clog.storage.commit.proposals import Writer
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds
 from clog.storage.erasures import Erasure, ErasureRequest, delete, erase, erasures

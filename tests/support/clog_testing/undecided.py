@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from clog.storage.append import partitions_of, put_records, records_of
+from clog.storage.commit.appends import AppendRequest, Proposed
 from clog.storage.commit.committer import NothingToCommit
-from clog.storage.commit.proposals import AppendRequest
 from clog.storage.format.commits import Commit, Edit
 from clog.storage.format.transactions import (
     ABORTED,
@@ -43,8 +43,7 @@ def append_undecided(
     records, _, schema = records_of(handle, rows)
     parts = partitions_of(records, partition, handle.tip.head, url=log.url)
     objects = put_records(handle, records, parts, schema)
-    pages, uniform = handle.writer_pages, handle.ids.uniform
-    request = AppendRequest(log.url, objects, None, pages, uniform)
+    request = AppendRequest(Proposed(tuple(objects)), handle.writer_pages, handle.ids)
     entry = Unended(name=name_of(log, number), state=OPEN, timeout_ms=timeout_ms)
     if home is not None:
         name = replace(entry.name, home=home)

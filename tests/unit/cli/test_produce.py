@@ -241,7 +241,7 @@ def test_a_producer_is_not_a_streams_writer(cli, url, log):
     """Nor is its sequence: a producer of the same name is another writer, and nothing is
     skipped.
     """
-    from clog.storage.commit.proposals import Writer
+    from clog.storage.commit.appends import Writer
 
     log.append_objects([], Writer("q", "stream", 3, query_id="query"))
     cli("produce", url, "--producer-id", "q", stdin="a\t1\n")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from clog.storage import Log, ManualClock
+from clog.storage.commit.appends import Writer
 from clog.storage.commit.combining import RECENT_VERSIONS
-from clog.storage.commit.proposals import Writer
 from clog.storage.env import SeededIds
 from clog.storage.format.writers import WRITERS_MAX
 from clog.storage.objects.records import to_records

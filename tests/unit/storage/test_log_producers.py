@@ -4,7 +4,7 @@ import pytest
 
 from clog.storage import CorruptionError, InvalidInputError
 from clog.storage.append import partitions_of
-from clog.storage.commit.proposals import Writer
+from clog.storage.commit.appends import Writer
 from clog.storage.format.writers import WRITERS_MAX
 from clog.storage.objects.records import to_records
 from clog_testing.counting import CountingStore

@@ -28,6 +28,7 @@ from clog.storage import (
     Table,
     VersionExpiredError,
 )
+from clog.storage.commit.appends import Proposed
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.proposals import Waits
@@ -501,7 +502,7 @@ def committed_once(handle, me, n):
 
 def appended_by_handle(handle, me, n):
     nothing = NothingToCommit()
-    assert handle.append(lambda _tip, _ms: nothing, chunks=0) is nothing
+    assert handle.append(lambda _tip, _ms: nothing, Proposed(())) is nothing
 
 
 def at_its_version(handle, me, n):

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from clog.storage import InvalidInputError, Log, ManualClock
-from clog.storage.commit.handle import Appended, _Waiting
-from clog.storage.commit.proposals import AppendRequest, Writer
+from clog.storage.commit.appends import Appended, AppendRequest, Proposed, Waiting, Writer
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.commits import Edit
@@ -188,16 +187,18 @@ def test_a_group_of_unknown_writers(store):
     objects = [objects_of(log)[0] for _ in range(2 * WRITERS_MAX)]
     requests = [
         AppendRequest(
-            log.url, [obj], Writer(f"group-{i}", "txn", 1), log.handle.writer_pages, lambda: 0.5
+            Proposed((obj,), Writer(f"group-{i}", "txn", 1)),
+            log.handle.writer_pages,
+            log.handle.ids,
         )
         for i, obj in enumerate(objects)
     ]
     for half in (requests[:WRITERS_MAX], requests[WRITERS_MAX:]):
         store.taken()
         version = log.version
-        waiting = [_Waiting(request.prepare, 1) for request in half[:-1]]
+        waiting = [Waiting(request.prepare, request.append) for request in half[:-1]]
         log.handle._appends._waiting.update(dict.fromkeys(waiting))
-        done = log.handle.append(half[-1].prepare, chunks=1)
+        done = log.handle.append(half[-1].prepare, half[-1].append)
         assert done.version == version + 1
         assert all(isinstance(one.outcome, Appended) for one in waiting)
         taken = store.taken()

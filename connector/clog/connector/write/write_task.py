@@ -291,7 +291,7 @@ class Answers:
 
     def log(self, location: Location) -> "Log":
         """Returns the log to commit to, which is created if needed, with all objects in it."""
-        from clog.storage.commit.proposals import check_facts
+        from clog.storage.commit.appends import check_facts
         from clog.storage.env import SystemClock
 
         objects, new = self.objects, self.written[0].new

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from clog.connector.write.write_task import WritePlan
     from clog.storage.append import AppendResult
-    from clog.storage.commit.proposals import Writer
+    from clog.storage.commit.appends import Writer
     from clog.storage.format.log_info import LogSchema, SchemaField
     from clog.storage.format.manifest import Manifest
     from clog.storage.log import Log
@@ -280,7 +280,7 @@ class ClogWriter(DataSourceArrowWriter):
         delete_of_new(self._plan.location, messages)
 
     def _writer(self, content: str) -> "Writer | None":
-        from clog.storage.commit.proposals import Writer
+        from clog.storage.commit.appends import Writer
 
         options = self._options
         if options.txn_app_id is None or options.txn_version is None:
@@ -290,7 +290,7 @@ class ClogWriter(DataSourceArrowWriter):
 
 def introduce(log: "Log", writer: "Writer") -> None:
     """Commits an entry for a query whose first batch has no rows, unless it has one."""
-    from clog.storage.commit.proposals import BEFORE_THE_FIRST
+    from clog.storage.commit.appends import BEFORE_THE_FIRST
 
     if not is_known(log, writer):
         log.append_objects([], replace(writer, sequence=BEFORE_THE_FIRST, content=None))
@@ -406,7 +406,7 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
         delete_of_new(self._options.location, messages)
 
     def _writer(self, answers: Answers, batch_id: int) -> "Writer":
-        from clog.storage.commit.proposals import Writer
+        from clog.storage.commit.appends import Writer
 
         queries = {answer.query_id for answer in answers.written}
         assert len(queries) == 1, f"tasks of several queries in one batch: {queries}"

@@ -27,13 +27,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
+from clog.storage.commit.appends import AppendRequest, Group, Joined, OperationOutcome
 from clog.storage.commit.committer import (
+    APPEND,
     LOSSES_MAX,
     REFUSALS,
     RIVAL_MS,
@@ -44,17 +46,12 @@ from clog.storage.commit.committer import (
     is_on_disk,
 )
 from clog.storage.commit.proposals import (
-    APPEND,
     ELIGIBLE_MS,
     TURN,
-    AppendRequest,
     Proposal,
-    Proposed,
     Waits,
     encode_proposal,
     is_small,
-    joined,
-    paths_of,
     read_proposal,
     waits_of,
 )
@@ -67,7 +64,7 @@ from clog.storage.errors import (
     NotFoundError,
     StoreUnavailableError,
 )
-from clog.storage.format.commits import Commit, Edit, Head, advance, edit_of, read_commit
+from clog.storage.format.commits import Commit, Edit, edit_of, read_commit
 from clog.storage.format.documents import PROPOSALS, proposal_of
 from clog.storage.format.transactions import Answer, Answered, Combined, Combining
 from clog.storage.store.contract import (
@@ -138,17 +135,6 @@ class Author:
     owes: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OperationOutcome(NothingToCommit):
-    """An operation was applied by the commit of a version, with this edit (empty if that commit
-    was swept), or it was withdrawn.
-    """
-
-    version: int
-    is_applied: bool
-    edit: Edit = field(default_factory=Edit)
-
-
 class NotAsPostedError(CommitConflictError):
     """An operation cannot be committed as it was posted."""
 
@@ -194,26 +180,6 @@ def _share(author: str, version: int) -> float:
     return ((int(author, 16) * (2 * version + 1)) & ((1 << 64) - 1)) / (1 << 64)
 
 
-class Appends(Protocol):
-    """Appends that wait together (`handle`)."""
-
-    def prepare(self, tip: Commit, time_ms: int) -> Edit | NothingToCommit:
-        """Returns their edits as one, given the tip."""
-        ...
-
-    def proposed(self) -> tuple[Proposed, ...] | None:
-        """Returns those prepared last, for others to commit; None if others cannot."""
-        ...
-
-    def post(self) -> None:
-        """Notes that others may commit them."""
-        ...
-
-    def withdraw(self) -> None:
-        """Notes that only the appending process can commit them."""
-        ...
-
-
 class Operation:
     """One operation of an author until it is answered: appends that wait together.
 
@@ -230,7 +196,7 @@ class Operation:
         self,
         author: Author,
         tip: Commit,
-        group: Appends,
+        group: Group,
         *,
         url: str,
         is_proven: bool,
@@ -239,7 +205,7 @@ class Operation:
         self.since = self.unapplied_at = tip.version
         self.posted: list[str] = []
         self.until_ms = 0
-        self.group, self.appends = group, group.proposed() or ()
+        self.group, self.appends = group, group.proposed()
         self._url, self.is_proven = url, is_proven
 
     def answer(self, tip: Commit) -> Answer | None:
@@ -322,7 +288,7 @@ class Combiner:
         self._author, self.owes, self._waits, self._known = None, False, False, {}
         self._committer.known_as(self._ids.new_id())
 
-    def append(self, group: Appends, *, lost: bool) -> Commit | NothingToCommit:
+    def append(self, group: Group, *, lost: bool) -> Commit | NothingToCommit:
         """Commits appends, or lets another do it; ``lost``: a race for the tip was just lost."""
         while True:
             op = self._begun(group, lost=lost)
@@ -355,17 +321,17 @@ class Combiner:
         mine = () if edit.combined is None else edit.combined.authors
         if not mine:
             mine = self._owed(combined)
-        edits, answers, least = [edit], [*mine], tip.version
+        joined, answers, least = Joined(tip, time_ms, edit), [*mine], tip.version
         before = combined or Combined()
         if lost or edit.combined is not None or is_crowded(tip, time_ms):
-            taken, least = self._taken(tip, edit, time_ms, answering=len(mine))
-            edits += [made for _, made in taken]
-            answers += [Answered(p.author, p.number, is_applied=True) for p, _ in taken]
+            own = self._waits and edit.combined is not None
+            taken, least = self._taken(joined, tip, time_ms, answering=mine, own=own)
+            answers += [Answered(p.author, p.number, is_applied=True) for p in taken]
         first = first_after(before, answers, version=tip.version + 1, time_ms=time_ms, least=least)
         if not answers and first == before.first:
             return edit
         combining = Combining(first if first > before.first else 0, tuple(answers))
-        return replace(joined(edits), combined=combining)
+        return replace(joined.edit(), combined=combining)
 
     def is_crowded(self, tip: Commit) -> bool:
         """Returns whether writers combine at the moment."""
@@ -426,7 +392,7 @@ class Combiner:
 
     # F1, F2, F4, F5: this author's own operation.
 
-    def _begun(self, group: Appends, *, lost: bool) -> Operation | None:
+    def _begun(self, group: Group, *, lost: bool) -> Operation | None:
         """Returns the operation to propose; None if the appends must be committed as usual."""
         if self._waits:
             return None
@@ -438,8 +404,7 @@ class Combiner:
                 return None
         except REFUSALS:
             return None
-        appends = group.proposed()
-        if appends is None or not is_small(appends):
+        if not is_small(group.proposed()):
             return None
         url, is_proven = self._store.url, self._store.create_is_proven
         author = self._next_author()
@@ -489,9 +454,7 @@ class Combiner:
         for _ in range(LOSSES_MAX):
             began_ms = self._await(op, lost=lost, posts=posts)
             try:
-                done = self._committer.commit(
-                    prepare, operation=APPEND, losses_max=1, lost=lost, yields=False
-                )
+                done = self._committer.commit(prepare, operation=APPEND, losses_max=1, lost=lost)
             except LostRaceError:
                 lost = True
                 continue
@@ -669,43 +632,41 @@ class Combiner:
     # F3: what others proposed.
 
     def _taken(
-        self, tip: Commit, edit: Edit, time_ms: int, *, answering: int
-    ) -> tuple[list[tuple[Proposal, Edit]], int]:
-        """Returns the proposals to commit with an edit, each with its own edit, and the lowest
-        stamp of those for which there was no room. ``answering``: how many the edit answers.
+        self,
+        joined: Joined,
+        tip: Commit,
+        time_ms: int,
+        *,
+        answering: Sequence[Answered],
+        own: bool,
+    ) -> tuple[list[Proposal], int]:
+        """Adds what others proposed to a commit; returns these proposals, and the lowest stamp of
+        those for which there was no room. ``answering``: what the commit answers anyway.
         """
-        version = tip.version + 1
-        head = advance(tip.head, edit, version=version, time_ms=time_ms)
-        known = {
-            answer.author: answer.version > version - ANSWERED_VERSIONS
-            for answer in (tip.head.combined or Combined()).authors
-        }
-        room = ANSWERS_MAX - answering - sum(known.values())
-        objects, chunks = paths_of(edit), 0
-        ended = set() if edit.combined is None else {one.author for one in edit.combined.authors}
-        taken: list[tuple[Proposal, Edit]] = []
-        own = self._waits and ended != set()
-        eligible, least = self._eligible(tip, head, time_ms, own=own)
+        newest = tip.version + 1 - ANSWERED_VERSIONS
+        known = {a.author for a in (tip.head.combined or Combined()).authors if a.version > newest}
+        ended = {one.author for one in answering}
+        room, chunks = ANSWERS_MAX - len(ended) - len(known), 0
+        taken: list[Proposal] = []
+        eligible, least = self._eligible(tip, time_ms, own=own)
         for proposal in eligible:
             if proposal.author in ended:
                 continue
             more = sum(one.chunks for one in proposal.appends)
-            needs = not known.get(proposal.author, False)
+            needs = proposal.author not in known
             if (needs and room <= 0) or (taken and chunks + more > COMBINED_CHUNKS_MAX):
                 least = min(least, proposal.stamp)
                 continue
-            made = self._made(replace(tip, head=head), proposal, time_ms)
-            if made is None or objects & paths_of(made):
-                continue
-            room, chunks = room - needs, chunks + more
-            objects |= paths_of(made)
-            head = advance(head, made, version=version, time_ms=time_ms)
-            taken.append((proposal, made))
+            try:
+                made = joined.add(partial(self._made, proposal))
+            except _UNREADABLE:
+                continue  # Its author, which follows, raises the refusal.
+            if isinstance(made, Edit):
+                room, chunks = room - needs, chunks + more
+                taken.append(proposal)
         return taken, least
 
-    def _eligible(
-        self, tip: Commit, head: Head, time_ms: int, *, own: bool
-    ) -> tuple[list[Proposal], int]:
+    def _eligible(self, tip: Commit, time_ms: int, *, own: bool) -> tuple[list[Proposal], int]:
         """Returns the proposals that a commit upon the tip may include; a stamp as `_listed`."""
         combined = tip.head.combined or Combined()
         answered = {answer.author: answer.version for answer in combined.authors}
@@ -718,9 +679,7 @@ class Combiner:
         found = [
             p
             for p in listed
-            if p.kind == APPEND
-            and time_ms <= p.until_ms <= time_ms + ELIGIBLE_MS + CLOCKS_MS
-            and not any(head.may_be_swept(o.ref.stamp) for one in p.appends for o in one.objects)
+            if p.kind == APPEND and time_ms <= p.until_ms <= time_ms + ELIGIBLE_MS + CLOCKS_MS
         ]
         return sorted(found, key=lambda p: (p.since, answered.get(p.author, -1), p.author)), least
 
@@ -855,23 +814,11 @@ class Combiner:
         except _UNREADABLE:
             return None  # Swept, damaged, or from a later release.
 
-    def _made(self, tip: Commit, proposal: Proposal, time_ms: int) -> Edit | None:
-        """Returns a proposal's edit; None if the head refuses any part of it."""
-        edits: list[Edit] = []
-        version = tip.version + 1
-        try:
-            for one in proposal.appends:
-                request = AppendRequest(
-                    *(self._store.url, one.objects, one.writer),
-                    *(self._committer.writer_pages, self._ids.uniform),
-                    *(one.transaction, self._ids.new_id),
-                )
-                edit = request.prepare(tip, time_ms)
-                if isinstance(edit, NothingToCommit):
-                    return None
-                edits.append(edit)
-                head = advance(tip.head, edit, version=version, time_ms=time_ms)
-                tip = replace(tip, head=head)
-        except _UNREADABLE:
-            return None
-        return joined(edits) if edits else None
+    def _made(self, proposal: Proposal, tip: Commit, time_ms: int) -> Edit | NothingToCommit:
+        """Returns a proposal's edit; none if an append of it is committed already."""
+        joined, pages = Joined(tip, time_ms), self._committer.writer_pages
+        for one in proposal.appends:
+            request = AppendRequest(one, pages, self._ids)
+            if not isinstance(joined.add(request.prepare), Edit):
+                return NothingToCommit()
+        return joined.edit() if proposal.appends else NothingToCommit()

@@ -8,8 +8,9 @@ A snapshot is due (K3) when the edits carried since the last one weigh as much a
 commit with a version divisible by 4 carries all edits since, so then neither costs more than the
 other, however large.
 
-Writers of one log take `Turns` without a lock; correctness does not depend on them. `StoreClock`
-keeps a clock that is years ahead from committing: commit times never go back.
+Whoever loses a race commits what waits of others along with its own, or asks those that wait for a
+turn (`JoinsOthers`); correctness does not depend on it. `StoreClock` keeps a clock that is years
+ahead from committing: commit times never go back.
 
 A writer whose log is deleted under it leaves files in a folder that no one reads: pages, an edit, a
 snapshot, objects, and the commit itself. `Committer.withdraw` deletes exactly these, since other
@@ -77,6 +78,8 @@ from clog.storage.store.contract import (
 )
 from clog.storage.store.local import LocalStore
 
+APPEND = "append"
+"""The operation of a commit that appends."""
 LOSSES_MAX = 200
 """Lost races after which a commit gives up."""
 CREATES_MAX = 5
@@ -97,9 +100,6 @@ _PREFIX_DIGITS = 8
 """Of a commit id: enough to distinguish concurrent writers."""
 RIVAL_MS = 10_000
 """A rival committed at most this long before the newest commit."""
-_TRY_MS_MIN = 4
-"""The assumed minimum duration of a try: a loser never returns immediately."""
-WINDOW_MS_MAX = 2_000
 SKEW_MS_MAX = 300_000
 """The cleaner refuses to work with clocks that differ by more."""
 _LISTED_MS = 3_600_000
@@ -169,7 +169,7 @@ class Created(Enum):
 
 class Committer:
     """Commits to one log. Not safe for threads. ``first_id``: the ids of its commits share its
-    prefix (`Turns`); ``ahead_ms``: the lead of the wall clock over the monotonic one when the log
+    prefix; ``ahead_ms``: the lead of the wall clock over the monotonic one when the log
     was opened (`StoreClock`).
 
     Attributes:
@@ -183,7 +183,7 @@ class Committer:
         self.writer_pages = WriterPages(self._store)
         self._clock = clock
         self._ids = ids
-        self._turns = Turns(first_id, clock=clock, ids=ids)
+        self._prefix = first_id[:_PREFIX_DIGITS]
         self._store_clock = StoreClock(tip.log.store, ahead_ms, clock=clock, ids=ids)
         self.others: JoinsOthers | None = None
         self._base: Manifest | None = None  # Of the last snapshot that was asked for.
@@ -195,10 +195,9 @@ class Committer:
         operation: str,
         losses_max: int = LOSSES_MAX,
         lost: bool = False,
-        yields: bool = True,
     ) -> Commit | _Nothing:
         """Commits the change and returns the commit, or what ``prepare`` returned instead of an
-        edit. ``lost``: the tip was found after a lost race. ``yields``: lets others in first.
+        edit. ``lost``: the tip was found after a lost race.
 
         Raises:
             LostRaceError: other writers came first too many times.
@@ -207,14 +206,14 @@ class Committer:
         """
         self._store.written.clear()
         try:
-            return self._commit(prepare, operation, losses_max, lost=lost, yields=yields)
+            return self._commit(prepare, operation, losses_max, lost=lost)
         except NotFoundError:
             self.withdraw(self._store.written)
             raise
 
     def known_as(self, commit_id: str) -> None:
-        """Gives its commit ids the prefix of this one (`Turns`)."""
-        self._turns.known_as(commit_id)
+        """Gives its commit ids the prefix of this one: so they tell who commits."""
+        self._prefix = commit_id[:_PREFIX_DIGITS]
 
     def withdraw(self, written: Iterable[str]) -> None:
         """Deletes files that will not be committed, as far as possible, if the log in whose folder
@@ -238,12 +237,10 @@ class Committer:
         losses_max: int,
         *,
         lost: bool,
-        yields: bool,
     ) -> Commit | _Nothing:
-        tip, turns = self._tip, self._turns
+        tip = self._tip
         # Others combine: on an older tip, this commit would read their proposals in vain.
-        many = yields and operation != "append" and self._combine(tip.commit)
-        newest = (yields and turns.yield_turn()) or many or tip.is_stale()
+        newest = (operation != APPEND and self._combine(tip.commit)) or tip.is_stale()
         began_ms = self._clock.monotonic_ms()
         if newest:
             tip.refresh()
@@ -251,22 +248,18 @@ class Committer:
             tip.confirm()
         for losses in range(losses_max):
             if losses:
-                turns.saw(tip.recent.known)
                 now_ms = self._clock.monotonic_ms()
                 began_ms, took_ms = now_ms, now_ms - began_ms
                 if not self._asks_for_a_turn(took_ms):
-                    turns.wait_after_loss(losses)
+                    _back_off(losses, self._clock, self._ids)
                 tip.refresh()
             commit = self._asked(prepare, operation, newest=newest, lost=lost or losses > 0)
             if isinstance(commit, NothingToCommit):
                 return commit
-            turns.begin_try()
             began = tip.now()
             outcome = create_commit(self._store, commit, clock=self._clock, ids=self._ids)
-            turns.end_try(won=outcome is Created.OURS)
             if outcome is Created.OURS:
                 tip.made(commit, began)
-                turns.saw(tip.recent.known)
                 self._hint()  # K6
                 if (commit.version + 1) % HINT_STRIDE == 0 and self._leaves_snapshot(operation):
                     with suppress(ClogError, FileNotFoundError):  # It was committed.
@@ -346,7 +339,7 @@ class Committer:
             is_left = self._leaves_snapshot(operation)
             snapshot = self._left_snapshot() if is_left else self._snapshot(operation)
             head = head if snapshot is None else replace(head, snapshot=snapshot)
-        commit_id = self._turns.new_id()
+        commit_id = self._prefix + new_id()[_PREFIX_DIGITS:]
         stored = stored_edit(self._store, edit, commit_id=commit_id)
         parent = tip.record.commit_id
         record = EditRecord(version, commit_id, time_ms, operation, stored, parent, made=edit)
@@ -396,7 +389,7 @@ class Committer:
             return None
         try:
             base = read_named_snapshot(self._store, last) if last else None
-            may_leave_it = operation == "append" and weight <= DEFERRED_EDIT_BYTES_MAX
+            may_leave_it = operation == APPEND and weight <= DEFERRED_EDIT_BYTES_MAX
             if may_leave_it and base and _paged_bytes(self._store, base, since) > PAGE_BYTES_MAX:
                 return None
             manifest = replay(self._store, base, since, tip)
@@ -410,7 +403,7 @@ class Committer:
         commit, and a later commit names it.
         """
         tip = self._tip.commit
-        if operation != "append" or not self._combine(tip):
+        if operation != APPEND or not self._combine(tip):
             return False
         last = tip.head.snapshot
         since = self._tip.recent.after(-1 if last is None else last.version) or ()
@@ -618,93 +611,6 @@ def committers_of(commit: Commit, records: Sequence[EditRecord]) -> int:
     who = {a.author[:_PREFIX_DIGITS] for a in answers if a.time_ms >= oldest_ms}
     who |= {r.commit_id[:_PREFIX_DIGITS] for r in records if r.version and r.time_ms >= oldest_ms}
     return len(who)
-
-
-class Turns:
-    """Decides when one handle tries to commit (decision 0011). ``first_id``: its ids share the
-    prefix of this one. Not safe for threads.
-
-    Every writer of a log sees who committed recently: all commit ids of one handle begin with its
-    *prefix*, so the prefixes of the newest commits count the *rivals*. Each writer waits a random
-    part of the same *window*, one try's duration per rival:
-
-    - A loser waits before it follows and tries again, and waits less the more often it has lost;
-      if it waited longer, it would lose even more often to recent winners.
-    - A winner that lost recently also waits before its next try, counted from its last win, so
-      that the others get in.
-
-    A writer that has not lost for a while does not wait, because then no one else commits.
-    """
-
-    def __init__(self, first_id: str, *, clock: Clock, ids: Ids) -> None:
-        self._clock = clock
-        self._ids = ids
-        self._prefix = first_id[:_PREFIX_DIGITS]
-        self._seen: dict[str, int] = {}
-        self._version = -1
-        self._try_ms = 0.0
-        self._began_ms = 0
-        self._won_ms: int | None = None
-        self._lost_ms: int | None = None
-
-    def known_as(self, first_id: str) -> None:
-        """Takes another prefix."""
-        self._prefix = first_id[:_PREFIX_DIGITS]
-
-    def new_id(self) -> str:
-        """Returns the id of an attempt to commit; it begins with the prefix."""
-        return self._prefix + self._ids.new_id()[_PREFIX_DIGITS:]
-
-    def saw(self, records: Sequence[EditRecord]) -> None:
-        """Notes who made the newest commits; ``records``: oldest first."""
-        for record in reversed(records):
-            if record.version <= self._version:
-                break
-            prefix = record.commit_id[:_PREFIX_DIGITS]
-            self._seen[prefix] = max(record.time_ms, self._seen.get(prefix, 0))
-        newest = records[-1]
-        self._version = max(self._version, newest.version)
-        oldest_ms = newest.time_ms - RIVAL_MS
-        self._seen = {
-            p: at for p, at in self._seen.items() if at >= oldest_ms and p != self._prefix
-        }
-
-    def begin_try(self) -> None:
-        """Notes that a try begins."""
-        self._began_ms = self._clock.monotonic_ms()
-
-    def end_try(self, *, won: bool) -> None:
-        """Notes how a try ended."""
-        now_ms = self._clock.monotonic_ms()
-        took_ms = now_ms - self._began_ms
-        self._try_ms += (took_ms - self._try_ms) / 4 if self._try_ms else took_ms
-        if won:
-            self._won_ms = now_ms
-        else:
-            self._lost_ms = now_ms
-
-    def yield_turn(self) -> bool:
-        """Waits before a first try if this handle recently won against others; returns whether it
-        did.
-        """
-        if self._won_ms is None or self._lost_ms is None or not self._seen:
-            return False
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._lost_ms > RIVAL_MS:
-            return False
-        wait_ms = int(self._ids.uniform() * self._window_ms()) - (now_ms - self._won_ms)
-        if wait_ms <= 0:
-            return False
-        self._clock.sleep_ms(wait_ms)
-        return True
-
-    def wait_after_loss(self, losses: int) -> None:
-        """Waits before a try that follows that many lost ones."""
-        self._clock.sleep_ms(int(self._ids.uniform() * self._window_ms() / losses))
-
-    def _window_ms(self) -> float:
-        rivals = max(1, len(self._seen))
-        return min(WINDOW_MS_MAX, rivals * max(_TRY_MS_MIN, self._try_ms))
 
 
 def is_comparable(clock: Clock) -> bool:

@@ -3,46 +3,25 @@ someone needs it.
 
 Everything that changes the handle runs under its lock, so threads may share it. What it knows is
 replaced in single steps (`Tip`), so it stays usable after an interrupt, and in a forked child.
-
-Group commit: appends that wait on one handle at the same time become one commit (COMMIT.md §2,
-decision 0010).
-
-Q1. An append enters the queue and waits for the queue's lock. If it has an outcome by the time it
-    gets the lock, it is finished.
-Q2. The holder of the lock leads: it takes a group, the appends that have waited longest, up to a
-    bound, and commits their edits as one. Each is prepared on the head that the ones before it
-    leave, so offsets, rolls and duplicates are as if each had been committed alone.
-Q3. Each append gets its own part of the result or its own error. A refused append fails alone, and
-    only the newest version can refuse it. A statement about an append (it is a duplicate) is valid
-    once the group is committed, because its tip then was. If the commit fails the append is
-    prepared again; if there was nothing to commit, it fails too.
-Q4. All appends of a commit with an unknown outcome report it. A group's outcomes are one value,
-    replaced in a single step; from the preparation until the outcome is known they say "unknown".
-    So wherever a leader is interrupted, the appends that were on their way to the store report
-    that, none is committed twice, and the others are still in the queue, where the next holder of
-    the lock leads.
-
-There are no extra threads and no waiting for company: a lone append is a group of one.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from copy import copy
-from dataclasses import field, replace
 from functools import partial
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar
 
-from clog.storage.commit.combining import Combiner, OperationOutcome, is_crowded
+from clog.storage.commit.appends import Appended, AppendQueue, Group, Proposed
+from clog.storage.commit.combining import Combiner, is_crowded
 from clog.storage.commit.committer import (
-    REFUSALS,
+    APPEND,
     Committer,
     LostRaceError,
     NothingToCommit,
     Prepare,
     committers_of,
 )
-from clog.storage.commit.proposals import APPEND, Proposed, Waits, joined, paths_of
+from clog.storage.commit.proposals import Waits
 from clog.storage.commit.tip import Tip, check_open, standing_log
 from clog.storage.commit.versions import (
     expiring,
@@ -53,16 +32,14 @@ from clog.storage.commit.versions import (
     replay,
     version_asked,
 )
-from clog.storage.env import Clock, Ids, Shared, SystemClock, dataclass, register
+from clog.storage.env import Clock, Ids, Shared, SystemClock
 from clog.storage.errors import (
     ClogError,
-    CommitStateUnknownError,
     InvalidInputError,
     UnsupportedFormatError,
     VersionExpiredError,
 )
-from clog.storage.format.chunks import Append
-from clog.storage.format.commits import HINT_STRIDE, Commit, Edit, advance, edit_of
+from clog.storage.format.commits import HINT_STRIDE, Commit, Edit, edit_of
 from clog.storage.format.manifest import Manifest, unpage
 from clog.storage.format.transactions import WriterEntry
 from clog.storage.format.writers import WriterPages, find_writer
@@ -70,24 +47,10 @@ from clog.storage.store.contract import Store, StoreRefusedError
 from clog.storage.store.failures import without_secret_ones
 from clog.storage.store.opening import Reach
 
-GROUP_APPENDS_MAX = 64
-"""Appends in one commit, hence new writers in one head."""
-GROUP_CHUNKS_MAX = 4096
-"""Chunks in one commit, unless a single append has more: a commit stays one small PUT."""
-
 _LOGGER = logging.getLogger("clog.storage")
 
 _T = TypeVar("_T")
 _Nothing = TypeVar("_Nothing", bound=NothingToCommit)
-_Commit = Callable[["_Group"], Commit | NothingToCommit]
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """One append's part of the commit that contains it."""
-
-    version: int
-    edit: Edit
 
 
 class Handle(Shared):
@@ -268,30 +231,24 @@ class Handle(Shared):
         with self._lock:
             self._committer.withdraw(written)
 
-    def append(
-        self,
-        prepare: Prepare[_Nothing],
-        *,
-        chunks: int,
-        proposed: Callable[[], Proposed] | None = None,
-        alone: bool = False,
-    ) -> Appended | _Nothing:
+    def append(self, prepare: Prepare[_Nothing], proposed: Proposed | None) -> Appended | _Nothing:
         """Commits an append to the tip that the handle knows, together with those that wait at the
-        same time (`AppendQueue.append`), unless it must be ``alone``. If many processes write and
-        it is ``proposed``, any of them may commit it.
+        same time (`AppendQueue`). ``proposed``: the same append as other processes may commit it;
+        None if only this one can, and in a commit of its own.
         """
         try:
-            if not alone:
-                return self._appends.append(prepare, chunks=chunks, proposed=proposed)
+            if proposed is not None:
+                return self._appends.append(prepare, proposed)
             done = self.commit(prepare, operation=APPEND)
-            if not isinstance(done, Commit):
-                return done
-            # The whole edit: an append with given offsets never includes those of others.
-            return Appended(done.version, edit_of(self.store, done.record))
+            return (
+                Appended(done.version, edit_of(self.store, done.record))
+                if isinstance(done, Commit)
+                else done
+            )
         except FileNotFoundError as e:  # The committer has made sure that the version is recent.
             raise self._missing(e) from e
 
-    def _commit_appends(self, group: "_Group") -> Commit | NothingToCommit:
+    def _commit_appends(self, group: Group) -> Commit | NothingToCommit:
         """Commits appends: directly if no one else is about to, otherwise as `combining` does."""
         with self._lock:
             committer, combiner = self._committing
@@ -382,201 +339,3 @@ def _warn_unless_proven(store: Store) -> None:
             ' longer with "clog verify URL --store"',
             store.url,
         )
-
-
-_UNKNOWN = CommitStateUnknownError(
-    "this append was part of a commit whose thread was interrupted, and its outcome is unknown;"
-    " read the log before you repeat it"
-)
-_Outcome = Appended | NothingToCommit | Exception
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """One append until it has an outcome; ``group``: the last one it was in."""
-
-    prepare: Prepare[NothingToCommit]
-    chunks: int
-    proposed: Callable[[], Proposed] | None = None
-    group: "_Group | None" = None
-
-    @property
-    def outcome(self) -> _Outcome | None:
-        return None if self.group is None else self.group.outcomes.get(self)
-
-
-class AppendQueue(Shared):
-    """The appends of one handle. Safe for threads."""
-
-    def __init__(self, commit: _Commit) -> None:
-        self._commit = commit
-        super().__init__()
-        self._waiting: dict[_Waiting, None] = {}
-        self._is_led = False
-        register(self)
-
-    def after_fork(self) -> None:
-        """Forgets, in a forked child, the appends of threads that do not exist there."""
-        self._waiting, self._is_led = {}, False
-
-    def append(
-        self,
-        prepare: Prepare[_Nothing],
-        *,
-        chunks: int,
-        proposed: Callable[[], Proposed] | None = None,
-    ) -> Appended | _Nothing:
-        """Commits an append of that many chunks, perhaps together with others; returns its own
-        part, or what ``prepare`` returned instead of an edit.
-        """
-        mine = _Waiting(prepare, chunks, proposed)
-        try:
-            self._waiting[mine] = None
-            with self._lock:
-                self._lead(mine)
-        finally:
-            self._waiting.pop(mine, None)  # One step in C, which no interrupt can precede.
-        outcome = mine.outcome
-        if isinstance(outcome, Exception):
-            raise copy(outcome) if outcome is _UNKNOWN else outcome
-        return cast("Appended | _Nothing", outcome)
-
-    def _lead(self, mine: _Waiting) -> None:
-        """Commits groups until an append has its outcome; within another append, only itself."""
-        is_inner, self._is_led = self._is_led, True
-        try:
-            while mine.outcome is None:
-                group = _Group([mine] if is_inner else self._first())
-                for one in group.members:
-                    one.group = group
-                group.commit(self._commit)
-        finally:
-            self._is_led = is_inner
-
-    def _first(self) -> list[_Waiting]:
-        """Returns the next group; it stays queued, as its leader may be interrupted."""
-        group: list[_Waiting] = []
-        chunks = 0
-        for one in list(self._waiting):  # Copied in one step, as other threads queue.
-            if one.outcome is not None:
-                continue
-            chunks += one.chunks
-            if group and (chunks > GROUP_CHUNKS_MAX or len(group) == GROUP_APPENDS_MAX):
-                break
-            group.append(one)
-        return group
-
-
-@dataclass(slots=True)
-class _Group:
-    """Appends on their way to one commit.
-
-    Attributes:
-        accepted: members in the commit as last prepared, with their edits.
-        declined: members that are not in it, with the reason.
-        posted: members that others may commit, with their edits at the time of the proposal.
-        outcomes: of members that need not be prepared again; replaced as a whole.
-        refusal: the last refusal of a member, perhaps by an outdated tip.
-        final: refusals are final, since the tip was looked up after the last one.
-    """
-
-    members: Sequence[_Waiting]
-    accepted: list[tuple[_Waiting, Edit]] = field(default_factory=list)
-    declined: list[tuple[_Waiting, NothingToCommit | Exception]] = field(default_factory=list)
-    posted: Sequence[tuple[_Waiting, Edit]] = ()
-    outcomes: Mapping[_Waiting, _Outcome] = field(default_factory=dict)
-    refusal: Exception | None = None
-    final: bool = False
-
-    def commit(self, commit: _Commit) -> None:
-        """Commits the group and gives members their outcomes, except those to be prepared again."""
-        try:
-            try:
-                done = commit(self)
-            except REFUSALS as e:
-                if len(self.members) == 1 or e is not self.refusal:
-                    raise  # The outcome of a commit, not a refusal: a retry would commit twice.
-                self.final = True
-                done = commit(self)
-        except Exception as e:  # noqa: BLE001 - each member raises it in its own thread
-            self._fail(e)
-        else:
-            outcomes: dict[_Waiting, _Outcome] = dict(self.declined)
-            if isinstance(done, Commit):
-                outcomes.update((one, Appended(done.version, edit)) for one, edit in self.accepted)
-            elif isinstance(done, OperationOutcome):
-                outcomes.update(
-                    (one, Appended(done.version, part_of(done.edit, paths_of(edit))))
-                    for one, edit in self.posted
-                )
-            self.outcomes = outcomes
-
-    def proposed(self) -> tuple[Proposed, ...] | None:
-        """Returns the proposals of the last accepted members; None if one cannot be proposed."""
-        found = [one.proposed() for one, _ in self.accepted if one.proposed is not None]
-        return tuple(found) if len(found) == len(self.accepted) else None
-
-    def post(self) -> None:
-        """Reduces the group to the last accepted members: from now on others may commit them, so
-        they stay together and share an outcome. The other appends wait for the next group.
-        """
-        self.posted = tuple(self.accepted)
-        self.members, self.declined = [one for one, _ in self.posted], []
-
-    def withdraw(self) -> None:
-        """Notes that others have not committed them and no longer can."""
-        self.posted, self.outcomes = (), {}
-
-    def prepare(self, tip: Commit, time_ms: int) -> Edit | NothingToCommit:
-        """Returns the edits of all members that have one, joined."""
-        self.accepted, self.declined = [], []
-        self.outcomes = unknown = dict.fromkeys((one for one, _ in self.posted), _UNKNOWN)
-        accepted: list[tuple[_Waiting, Edit]] = []
-        declined: list[tuple[_Waiting, NothingToCommit | Exception]] = []
-        objects: set[str] = set()
-        for one in self.members:
-            try:
-                edit = one.prepare(tip, time_ms)
-            except Exception as e:
-                if isinstance(e, REFUSALS) and not self.final:
-                    self.refusal = e
-                    raise
-                declined.append((one, e))
-                continue
-            if isinstance(edit, NothingToCommit):
-                declined.append((one, edit))
-                continue
-            mine = paths_of(edit)
-            if objects & mine:
-                continue  # An edit names an object once, so this append waits for the next one.
-            objects |= mine
-            accepted.append((one, edit))
-            head = advance(tip.head, edit, version=tip.version + 1, time_ms=time_ms)
-            tip = replace(tip, head=head)
-        edit = joined([edit for _, edit in accepted]) if accepted else NothingToCommit()
-        self.accepted, self.declined = accepted, declined
-        self.outcomes = {**unknown, **dict.fromkeys((one for one, _ in accepted), _UNKNOWN)}  # Q4
-        return edit
-
-    def _fail(self, error: Exception) -> None:
-        """Gives an error of the commit to its members; those declined are prepared again. If all
-        were declined, they fail too, as no commit has confirmed the reasons.
-        """
-        declined = {one for one, _ in self.declined} if self.accepted else set()
-        failed = [one for one in self.members if one not in declined]
-        self.outcomes = {one: _like(error) if n else error for n, one in enumerate(failed)}
-
-
-def part_of(whole: Edit, paths: Collection[str]) -> Edit:
-    """Returns the part of an edit that adds these objects, those of one of its appends."""
-    if whole.add is None:
-        return Edit()
-    chunks = tuple(pair for pair in whole.add.chunks if pair[1].object.path in paths)
-    return Edit(add=Append(chunks))
-
-
-def _like(error: Exception) -> Exception:
-    """Returns a copy of an error for another thread: a raised error collects a traceback."""
-    other = copy(error)
-    other.__cause__ = error
-    return other

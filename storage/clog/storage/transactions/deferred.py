@@ -17,9 +17,17 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from clog.storage.append import committing, found_offsets, offsets_of
+from clog.storage.commit.appends import (
+    Appended,
+    AppendRequest,
+    Covered,
+    OfTransaction,
+    Proposed,
+    Writer,
+    part_of,
+)
 from clog.storage.commit.committer import NothingToCommit, Prepare
-from clog.storage.commit.handle import Appended, Handle, part_of
-from clog.storage.commit.proposals import AppendRequest, Covered, OfTransaction, Proposed, Writer
+from clog.storage.commit.handle import Handle
 from clog.storage.env import dataclass
 from clog.storage.errors import (
     ClogError,
@@ -369,7 +377,8 @@ class CommitRequest:
             check_undecided(tip.head, ours, url=store.url)
         self.check_time()
         check_floor(self.objects, tip.head, ours, url=store.url)
-        edit = self._request().prepare(tip, time_ms)
+        request = AppendRequest(self.proposed(), pages, self.handle.ids, self.covered)
+        edit = request.prepare(tip, time_ms)
         assert isinstance(edit, Edit), "it is not committed yet"
         if self.cut is not None:
             edit = self._with_cut(edit, self.cut, tip.head, time_ms)
@@ -388,18 +397,10 @@ class CommitRequest:
 
     def proposed(self) -> Proposed:
         """Returns the append as a proposal holds it."""
-        return self._request().proposed()
-
-    def _request(self) -> AppendRequest:
-        handle, ours = self.handle, self.ours
-        return AppendRequest(
-            *(handle.store.url, self.objects),
-            Writer(ours.id, TRANSACTION, self.sequence, content=self.content),
-            *(handle.writer_pages, handle.ids.uniform),
-            OfTransaction(ours.epoch, ours.number, self.positions),
-            handle.ids.new_id,
-            self.covered,
-        )
+        ours = self.ours
+        writer = Writer(ours.id, TRANSACTION, self.sequence, content=self.content)
+        transaction = OfTransaction(ours.epoch, ours.number, self.positions)
+        return Proposed(tuple(self.objects), writer, transaction)
 
 
 class Committing:
@@ -549,12 +550,8 @@ class Committing:
             is_undecided=self.is_undecided,
         )
         if not self.is_undecided:
-            chunks = sum(len(obj.chunks) for obj in self.objects)
             alone = bool(self.given) or self.covered is not None or self.cut is not None
-            proposed = None if alone else request.proposed
-            return self._handle.append(
-                request.prepare, chunks=chunks, proposed=proposed, alone=alone
-            )
+            return self._handle.append(request.prepare, None if alone else request.proposed())
         commit = self._handle.commit(request.prepare, operation=OPERATION)
         if isinstance(commit, AlreadyCommitted):
             return commit

@@ -20,9 +20,9 @@ A late commit finds the state of its id and is refused, so outcomes are never mi
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
 
+from clog.storage.commit.appends import AppendRequest, Proposed
 from clog.storage.commit.committer import NothingToCommit, Prepare
 from clog.storage.commit.handle import Handle
-from clog.storage.commit.proposals import AppendRequest
 from clog.storage.config.units import DAY_MS
 from clog.storage.env import dataclass
 from clog.storage.errors import (
@@ -392,7 +392,7 @@ def prepared_part(
     """
     handle, url = part.handle, part.handle.store.url
     tried, part.is_tried = part.is_tried, True
-    request = AppendRequest(url, part.objects, None, handle.writer_pages, handle.ids.uniform)
+    request = AppendRequest(Proposed(tuple(part.objects)), handle.writer_pages, handle.ids)
     entry = Unended(name=name, state=PREPARED, timeout_ms=timeout_ms, home_url=home_url)
     joining = Joining(entry, 0, len(part.objects))
 
@@ -496,7 +496,7 @@ def appended_visible(
 ) -> Prepare[AlreadyCommitted]:
     """Does Z1."""
     url = handle.store.url
-    request = AppendRequest(url, objects, None, handle.writer_pages, handle.ids.uniform)
+    request = AppendRequest(Proposed(tuple(objects)), handle.writer_pages, handle.ids)
     joining = Joining(Unended(name=ours, state=OPEN, timeout_ms=timeout_ms), 0, len(objects))
 
     def prepare(tip: Commit, time_ms: int) -> Edit | AlreadyCommitted:

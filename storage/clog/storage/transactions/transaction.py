@@ -34,8 +34,8 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage.append import check_takes_offsets, partitions_of, put_records, records_of
+from clog.storage.commit.appends import ENDS_MAX, Covered, WiderFloatsError, checked_offsets
 from clog.storage.commit.handle import Handle
-from clog.storage.commit.proposals import ENDS_MAX, Covered, WiderFloatsError, checked_offsets
 from clog.storage.config.units import LONG_MAX
 from clog.storage.env import Shared, register
 from clog.storage.errors import (

@@ -13,7 +13,7 @@ from clog.cleaner.duties.erasing import carry_out
 from clog.cleaner.duties.layout import Run, relayout
 from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
 from clog.storage import CorruptionError, InvalidInputError, Log, ManualClock
-from clog.storage.commit.proposals import Writer
+from clog.storage.commit.appends import Writer
 from clog.storage.cuts import drop_cut, name_cut
 from clog.storage.env import SeededIds
 from clog.storage.format import documents

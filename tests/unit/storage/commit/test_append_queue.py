@@ -15,7 +15,7 @@ from clog.storage import (
     InvalidInputError,
     StoreUnavailableError,
 )
-from clog.storage.commit import handle
+from clog.storage.commit import appends
 from clog.storage.format import documents
 from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.objects.records import to_records
@@ -191,11 +191,11 @@ def test_rolls_are_decided_one_after_the_other(company):
 
 def test_a_group_is_bounded(company, monkeypatch):
     """Those that do not fit into one commit are in the next; the order is kept."""
-    monkeypatch.setattr(handle, "GROUP_APPENDS_MAX", 3)
+    monkeypatch.setattr(appends, "GROUP_APPENDS_MAX", 3)
     made = company()
     results = made.append(*(([row(str(n))], {}) for n in range(7)))
     assert [r.version for r in results] == [1, 2, 2, 2, 3, 3, 3, 4]
-    monkeypatch.setattr(handle, "GROUP_CHUNKS_MAX", 4)
+    monkeypatch.setattr(appends, "GROUP_CHUNKS_MAX", 4)
     again = Company(made.log, made.gate)
     made.gate.opened.clear()
     made.gate.reached.clear()
@@ -248,14 +248,14 @@ def test_a_leader_that_is_interrupted_hands_over(company, error, values_of):
 def test_a_leader_that_is_interrupted_while_it_gathers_its_group(company, monkeypatch, values_of):
     """The others are still in the queue, and continue without it."""
     made = company()
-    group = handle._Group
+    group = appends.Group
 
     def interrupted(members):
         if len(members) == 3:
             raise KeyboardInterrupt
         return group(members)
 
-    monkeypatch.setattr(handle, "_Group", interrupted)
+    monkeypatch.setattr(appends, "Group", interrupted)
     _, *others = made.append(*(([row(n)], {}) for n in "abc"))
     kinds = sorted(type(outcome).__name__ for outcome in others)
     assert kinds == ["AppendResult", "AppendResult", "KeyboardInterrupt"]

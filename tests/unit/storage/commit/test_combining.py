@@ -277,7 +277,6 @@ def test_h_w9_a_forked_child_is_another_author(crowd):
     a.append(one("a"))
     committer, combiner = a.handle._committing
     combiner.after_fork()
-    committer._turns.yield_turn = lambda: False  # It races, and loses.
     crowd.author().append(one("c"))
     a.append(one("d"))
     authors = {answer.author for answer in crowd.combined.authors}

@@ -18,7 +18,7 @@ import xxhash
 from clog.cleaner import Cleaner
 from clog.storage import Log, LogReplacedError, ManualClock
 from clog.storage.administration import delete_log
-from clog.storage.commit.proposals import Writer
+from clog.storage.commit.appends import Writer
 from clog.storage.cuts import drop_cut, name_cut
 from clog.storage.diagnostics import verify_erasure
 from clog.storage.diagnostics.verify_erasure import (

@@ -1,5 +1,5 @@
-"""Who commits beside others takes turns with them (COMMIT.md §2), in a world whose time is counted:
-each request and each sleep takes its while, and exactly one writer runs at a time.
+"""Who appends beside others gets a share (COMMIT.md §14), in a world whose time is counted: each
+request and each sleep takes its while, and exactly one writer runs at a time.
 """
 
 import heapq
@@ -10,9 +10,7 @@ from collections import deque
 import pytest
 
 from clog.storage import Log
-from clog.storage.commit.committer import RIVAL_MS, WINDOW_MS_MAX, Turns
 from clog.storage.env import SeededIds
-from clog.storage.format.commits import Edit, EditRecord
 from clog.storage.store.contract import WrappingStore
 from clog_testing.crash import discard, memory_store
 
@@ -129,8 +127,7 @@ def shares(count, *, end_ms):
             stores.append(store)
             log = Log.open(store, clock=WorldClock(world), ids=SeededIds(name + 2))
             while True:
-                world.sleep(4, served=True)  # the object of an append
-                log.handle.commit(lambda _tip, _ms: Edit(), operation="append")
+                log.append([{"key": "k", "value": str(name)}])
                 made[name] += 1
 
         return write
@@ -151,86 +148,3 @@ def test_everybody_gets_a_share(count, seconds):
     assert made[0] >= statistics.median(made) / 3
     assert sum(made) >= 40 * seconds  # one alone: 100
     assert creates <= 4 * sum(made)
-
-
-def record(version, mark, time_ms):
-    return EditRecord(version, mark * 8 + "0" * 24, time_ms, "append", {})
-
-
-class Sleeps(list):
-    """A clock that records sleeps; a request takes 10 ms."""
-
-    def __init__(self):
-        super().__init__()
-        self.now = 0
-
-    def monotonic_ms(self):
-        self.now += 10
-        return self.now
-
-    def sleep_ms(self, ms):
-        self.append(ms)
-
-
-class Ones(SeededIds):
-    """Draws the largest number each time."""
-
-    def uniform(self):
-        return 0.999999
-
-
-def turns_after(records, *tries):
-    """A handle that tried this often, and saw these commits."""
-    clock = Sleeps()
-    turns = Turns("f" * 32, clock=clock, ids=Ones(1))
-    for won in tries:
-        turns.begin_try()
-        turns.end_try(won=won)
-    if records:
-        turns.saw(records)
-    return clock, turns
-
-
-def test_who_is_alone_does_not_wait():
-    """One's own commits, and those of long ago, are not rivals; nor is a writer that never wins a
-    race.
-    """
-    old = [record(v, "a", 5 + v) for v in range(9)]
-    clock, turns = turns_after(old, True, True)
-    assert not turns.yield_turn()
-    clock, turns = turns_after(old, False, True)
-    mine = EditRecord(9, turns.new_id(), 6 + RIVAL_MS + 9, "append", {})
-    turns.saw([*old, mine])
-    assert not turns.yield_turn()
-    clock, turns = turns_after(old, False, True)
-    clock.now += RIVAL_MS
-    assert not turns.yield_turn()
-    assert clock == []
-
-
-def test_the_window_grows_with_rivals_and_not_with_losses():
-    """There is room for one try of each, up to a bound; a writer that has lost more often waits
-    less.
-    """
-    two = [record(1, "a", 5), record(2, "b", 6), record(3, "a", 7)]
-    clock, turns = turns_after(two, False)
-    for losses in range(1, 5):
-        turns.wait_after_loss(losses)
-    assert clock == [19, 9, 6, 4]  # two tries of 10 ms
-    assert not turns.yield_turn()  # it never won
-    clock, turns = turns_after([record(v, f"{v:x}", v) for v in range(1, 7)], False, True)
-    assert turns.yield_turn()
-    assert clock == [49]  # of 60, 10 have passed
-    many = [EditRecord(v, f"{v:08x}" + "0" * 24, v, "append", {}) for v in range(999)]
-    clock, turns = turns_after(many, False)
-    turns.wait_after_loss(1)
-    assert clock == [WINDOW_MS_MAX - 1]
-
-
-def test_ids_of_a_handle_begin_alike():
-    """FORMAT.md §3.1: and no two are the same."""
-    turns = Turns("f" * 32, clock=Sleeps(), ids=SeededIds(1))
-    ids = {turns.new_id() for _ in range(9)}
-    assert len(ids) == 9
-    assert len({i[:8] for i in ids}) == 1
-    assert all(len(i) == 32 for i in ids)

@@ -115,6 +115,8 @@ _INSTEAD = 0.75
 _LATE_MAX = 4.0
 """After this many times the time that combining takes, every author looks: most of those expected
 before it are not waiting."""
+_KEPT_OUT = 4
+"""An author that was not let in for so many versions, by writers that do not combine, races."""
 _BEHIND = 0.5
 """An author that is probably this many versions behind reads them before it lists proposals."""
 _CYCLE_MS_MAX = 4_000
@@ -275,7 +277,7 @@ class Combiner:
         self._cycle_ms = 0.0
         self._may_post = True
         self._author: Author | None = None
-        self.owes = self._waits = False
+        self.owes = self._waits = self._races = False
         self._known: dict[str, Proposal | None] = {}
         self._seen: tuple[int, list[StoredObject]] | None = None
         self._honoured: set[str] = set()
@@ -323,7 +325,7 @@ class Combiner:
             mine = self._owed(combined)
         joined, answers, least = Joined(tip, time_ms, edit), [*mine], tip.version
         before = combined or Combined()
-        if lost or edit.combined is not None or is_crowded(tip, time_ms):
+        if not self._races and (lost or edit.combined is not None or is_crowded(tip, time_ms)):
             own = self._waits and edit.combined is not None
             taken, least = self._taken(joined, tip, time_ms, answering=mine, own=own)
             answers += [Answered(p.author, p.number, is_applied=True) for p in taken]
@@ -453,11 +455,14 @@ class Combiner:
         posts = prepare == op.prepare
         for _ in range(LOSSES_MAX):
             began_ms = self._await(op, lost=lost, posts=posts)
+            self._races = self._is_kept_out(op, self._tip.commit)
             try:
                 done = self._committer.commit(prepare, operation=APPEND, losses_max=1, lost=lost)
             except LostRaceError:
                 lost = True
                 continue
+            finally:
+                self._races = False
             if isinstance(done, Commit):
                 self._took(began_ms)
             return self._outcome(op, done)
@@ -507,6 +512,8 @@ class Combiner:
         while op.answer(tip := self._tip.commit) is None:
             began_ms = self._clock.monotonic_ms()
             is_behind = not is_near and self._may_post and _BEHIND <= self._tip.behind() < math.inf
+            if not lost and self._is_kept_out(op, tip):
+                return began_ms
             if due_ms <= began_ms and not (lost or is_behind):
                 place = 0 if looked else self._place(op, tip)
                 if place == 0:
@@ -531,6 +538,12 @@ class Combiner:
                 due_ms, looked = self._due_ms(op), False
         self._follow_answer(op)
         return self._clock.monotonic_ms()
+
+    def _is_kept_out(self, op: Operation, tip: Commit) -> bool:
+        """Returns whether writers that do not combine, as they lose to nobody, keep this one out:
+        then it races as they do, and whom it beats combines from then on.
+        """
+        return tip.version - op.since >= _KEPT_OUT and not self.is_crowded(tip)
 
     def _follow_answer(self, op: Operation) -> None:
         """Waits for a version after the one that answers the operation, if the answer is not

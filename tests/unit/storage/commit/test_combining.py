@@ -275,8 +275,7 @@ def test_h_w9_a_forked_child_is_another_author(crowd):
     a = crowd.author()
     crowd.author().append(one("b"))
     a.append(one("a"))
-    committer, combiner = a.handle._committing
-    combiner.after_fork()
+    a.handle._committing[1].after_fork()
     crowd.author().append(one("c"))
     a.append(one("d"))
     authors = {answer.author for answer in crowd.combined.authors}

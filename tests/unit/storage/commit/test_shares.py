@@ -138,13 +138,13 @@ def shares(count, *, end_ms):
 
 
 @pytest.mark.parametrize(
-    ("count", "seconds"), [(2, 4), pytest.param(32, 15, marks=pytest.mark.nightly)]
+    ("count", "seconds"), [(2, 2), (16, 2), pytest.param(32, 15, marks=pytest.mark.nightly)]
 )
 def test_everybody_gets_a_share(count, seconds):
-    """The slowest makes at least a third of the commits of the median, and the throughput of many
-    is not far below that of few.
+    """The slowest makes at least a third of the appends of the median, and many make nearly as many
+    as one alone; also where all begin at once, and one of them never loses a race (F2).
     """
     made, creates = shares(count, end_ms=1000 * seconds)
     assert made[0] >= statistics.median(made) / 3
-    assert sum(made) >= 40 * seconds  # one alone: 100
+    assert sum(made) >= 65 * seconds  # one alone: 100
     assert creates <= 4 * sum(made)

@@ -123,7 +123,7 @@ def proposes_anew(store):
             append(author(inner, 80 + n), f"passes {n}")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(combining, "_REPOST_AFTER", 1)
+        patch.setattr(combining, "_NEAR", 1)
         return proposes_alone(store, meanwhile=pass_by)
 
 

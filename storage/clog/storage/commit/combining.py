@@ -33,8 +33,15 @@ from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 from typing import Any
 
-from clog.storage.commit.appends import AppendRequest, Group, Joined, OperationOutcome
+from clog.storage.commit.appends import (
+    GROUP_CHUNKS_MAX,
+    AppendRequest,
+    Group,
+    Joined,
+    OperationOutcome,
+)
 from clog.storage.commit.committer import (
+    AHEAD_MS_MAX,
     APPEND,
     LOSSES_MAX,
     REFUSALS,
@@ -75,8 +82,6 @@ from clog.storage.store.contract import (
     ahead,
 )
 
-CLOCKS_MS = 900_000
-"""How much clocks may differ (COMMIT.md, K2)."""
 ANSWERS_MAX = 1000
 """Answers in a head; about 60 KB."""
 ANSWERED_VERSIONS = 64
@@ -88,28 +93,23 @@ RECENT_VERSIONS = 16
 """An author that combines was answered by one of the last 16 commits. Times alone do not show it:
 they stand still after a clock that was ahead.
 """
-COMBINED_CHUNKS_MAX = 4096
-"""Chunks of others that one commit includes."""
 _READ_BYTES_MAX = 1 << 20
 """Bytes of proposals read for one commit: about 1,500 proposals of one small object each."""
-_NAMES_MAX = (0, 2000, 1000)
-"""Names that one LIST may return (one or two pages), by how many digits of the stamp are open."""
-_NEAR, _NEAR_ON_DISK = 10, 100
-_FOUND_MS, _NEAR_MAX = 3_000, (_NEAR, 3 * _NEAR, 10 * _NEAR)
-"""Where versions come fast, a proposal is found for that long, as its author may be slow; at most
-that many versions, by how many digits of the stamp are open."""
-_REPOST_AFTER = 100
-"""An operation is posted again at the latest this many versions after its stamp."""
+_NAMES_MAX = 1000
+"""Names that one LIST may return: a page."""
+_NEAR, _NEAR_MAX = 10, 100
+"""Versions after its stamp for which a proposal is found at least, and then posted again: few where
+a LIST returns a page at a time and writers may not delete; on a disk as many as it ever may be."""
+_FOUND_MS = 3_000
+"""Where versions come fast, a proposal is found for that long, as its author may be slow."""
 _CALLS_MAX = 128
 """Proposals read concurrently."""
 _NEARLY = 8
 """A combining author does not wait for the slowest eighth of the proposals."""
 _LATE = 2.0
 """Waiting authors that do not list immediately list this many times the time of combining apart."""
-_OFTEN, _SELDOM = 8, 3
-"""Looks at the tip during the time that combining takes: by authors that are likely to list next,
-and by the others.
-"""
+_LOOKS = 4
+"""Looks of each waiting author at the tip during the time that combining takes."""
 _INSTEAD = 0.75
 """After this part of it, the next waiting author combines in place of the one before it."""
 _LATE_MAX = 4.0
@@ -122,7 +122,8 @@ _BEHIND = 0.5
 _CYCLE_MS_MAX = 4_000
 _TURN_VERSIONS = 8
 """Versions after which a turn is asked for again."""
-_PAUSE_MS_MAX, _SLOW_MS_MAX = 2_000, 10_000
+_SLOW_MS_MAX = 10_000
+"""The longest pause for a turn."""
 _UNREADABLE = (ClogError, FileNotFoundError)
 
 
@@ -525,10 +526,7 @@ class Combiner:
                 newer = self._tip.step(partial(self._post, op, tip))
             else:
                 if looked or is_near:
-                    is_likely = self._turn(op, tip.version + 1) <= 1
-                    often_ms = self._cycle_ms / (_OFTEN if is_likely else _SELDOM)
-                    left_ms = due_ms - self._clock.monotonic_ms()
-                    self._clock.sleep_ms(int(max(1, min(left_ms, often_ms))))
+                    self._pause_until(due_ms)
                 newer = self._tip.step()
             lost, is_near = False, is_near or newer.version == tip.version
             if op.answer(newer) is not None:
@@ -556,10 +554,15 @@ class Combiner:
         together = (a.author for a in recent_answers(tip) if a.version == tip.version)
         before = sum(_share(author, tip.version) < mine for author in together)
         due_ms = self._clock.monotonic_ms() + before * _INSTEAD * self._cycle_ms
-        while (left_ms := due_ms - self._clock.monotonic_ms()) > 0:
-            self._clock.sleep_ms(int(max(1, min(left_ms, self._cycle_ms / _SELDOM))))
+        while due_ms > self._clock.monotonic_ms():
+            self._pause_until(due_ms)
             if self._tip.step().version > tip.version:
                 return
+
+    def _pause_until(self, due_ms: float) -> None:
+        """Waits for the next look at the tip, but not longer than until a time."""
+        left_ms = due_ms - self._clock.monotonic_ms()
+        self._clock.sleep_ms(int(max(1, min(left_ms, self._cycle_ms / _LOOKS))))
 
     def _due_ms(self, op: Operation) -> float:
         """Returns when to list the proposals upon the tip: a few authors now, others later."""
@@ -590,9 +593,7 @@ class Combiner:
     def _is_due(self, op: Operation) -> bool:
         """Returns whether to post an operation: it was not posted yet, or a while ago (F1)."""
         last = proposal_of(op.posted[-1]) if op.posted else None
-        is_near = last is not None and self._tip.commit.version - last[0] < min(
-            self._near, _REPOST_AFTER
-        )
+        is_near = last is not None and self._tip.commit.version - last[0] < self._near
         is_late = self._time_ms(self._tip.commit) > op.until_ms - ELIGIBLE_MS // 2
         return self._may_post and (is_late or not is_near)
 
@@ -667,7 +668,7 @@ class Combiner:
                 continue
             more = sum(one.chunks for one in proposal.appends)
             needs = proposal.author not in known
-            if (needs and room <= 0) or (taken and chunks + more > COMBINED_CHUNKS_MAX):
+            if (needs and room <= 0) or (taken and chunks + more > GROUP_CHUNKS_MAX):
                 least = min(least, proposal.stamp)
                 continue
             try:
@@ -692,7 +693,7 @@ class Combiner:
         found = [
             p
             for p in listed
-            if p.kind == APPEND and time_ms <= p.until_ms <= time_ms + ELIGIBLE_MS + CLOCKS_MS
+            if p.kind == APPEND and time_ms <= p.until_ms <= time_ms + ELIGIBLE_MS + AHEAD_MS_MAX
         ]
         return sorted(found, key=lambda p: (p.since, answered.get(p.author, -1), p.author)), least
 
@@ -700,7 +701,7 @@ class Combiner:
         """Returns how long to pause for a turn: as long as its author, whose requests may be
         slower, needs. A long pause is made only once by all, as that author may be dead.
         """
-        usual_ms = min(_PAUSE_MS_MAX, 4 * self._cycle_ms)
+        usual_ms = min(_CYCLE_MS_MAX, 4 * self._cycle_ms)
         slow_ms = min(_SLOW_MS_MAX, 1.25 * asked.takes_ms)
         since = [r.time_ms for r in self._tip.recent.known if r.version >= asked.stamp]
         given_ms = max((b - a for a, b in pairwise(since)), default=0)
@@ -790,9 +791,9 @@ class Combiner:
         if another commit came first; ``whole``: raises if the store fails.
         """
         near, last, waiting = self._near, tip.version, self._pending(tip)
-        fits = (n for n in (2, 1, 0) if near > _NEAR or waiting * 10**n < _NAMES_MAX[n])
-        digits = next(fits, 0)
-        near = int(max(near, min(_FOUND_MS * self._tip.pace(), _NEAR_MAX[digits])))
+        is_whole = near == _NEAR_MAX  # On a disk, a LIST reads the folder anyway.
+        digits = next((n for n in (2, 1) if is_whole or waiting * 10**n < _NAMES_MAX), 0)
+        near = int(max(near, min(_FOUND_MS * self._tip.pace(), _NEAR_MAX)))
         some = range(max(0, last - near) // 10**digits, last // 10**digits + 1)
 
         def listed(stamps: int) -> list[StoredObject]:
@@ -814,10 +815,7 @@ class Combiner:
 
     @property
     def _near(self) -> int:
-        """Versions after its stamp for which a proposal is found at least, and posted again: few
-        where a LIST returns a thousand names at a time and writers may not delete.
-        """
-        return _NEAR_ON_DISK if is_on_disk(self._store) else _NEAR
+        return _NEAR_MAX if is_on_disk(self._store) else _NEAR
 
     def _read(self, path: str, partitions: int) -> Proposal | StoreUnavailableError | None:
         try:

@@ -1148,7 +1148,7 @@ def test_a_flood_leaves_the_others_their_share(crowd, monkeypatch):
     """Authors take turns, the one that has waited longest first: a writer that floods the log with
     appends that fill a commit delays nobody for longer than that.
     """
-    monkeypatch.setattr(combining_module, "COMBINED_CHUNKS_MAX", 4)
+    monkeypatch.setattr(combining_module, "GROUP_CHUNKS_MAX", 4)
     flooders = [left_waiting(crowd, f"flood{n}") for n in range(8)]
     for n in range(3):
         left_waiting(crowd, f"small{n}")

@@ -24,20 +24,32 @@ FILES_MAX = {
     "idle round": 24,
 }
 """Ceilings, which are only ever lowered (STYLE.md, *Shape*)."""
-IDLE_CALLS_MAX = 700
+CROSSINGS_MAX = {"append": 185, "table": 600, "pass": 2350, "idle round": 405}
+"""Calls from one file into another; also only ever lowered."""
+IDLE_CALLS_MAX = 600
 """How many calls of the product's functions a round may take that finds nothing to do: most of a
 daemon's rounds are such.
 """
 
 
-def entered(do) -> Counter[str]:
-    """The product's files in which a call enters a function, in any thread, and how often."""
-    files = Counter()
+class Entered(Counter):
+    """The product's files in which a call enters a function, in any thread, and how often;
+    ``crossings``: how many of these calls come from another file.
+    """
+
+    crossings = 0
+
+
+def entered(do) -> Entered:
+    """What a flow enters."""
+    files = Entered()
 
     def note(frame, event, _):
         name = frame.f_code.co_filename
         if event == "call" and name.startswith(ROOTS):
             files[name] += 1
+            before = frame.f_back
+            files.crossings += before is not None and before.f_code.co_filename != name
 
     before = sys.getprofile()
     threading.setprofile(note)
@@ -85,6 +97,12 @@ def test_a_flow_stays_in_few_files(flows, flow):
     """Following a flow opens this many files, and no more than before."""
     entered_now = f"{len(flows[flow])} of at most {FILES_MAX[flow]}: {sorted(flows[flow])}"
     assert len(flows[flow]) <= FILES_MAX[flow], entered_now
+
+
+@pytest.mark.parametrize("flow", CROSSINGS_MAX)
+def test_a_flow_seldom_leaves_a_file(flows, flow):
+    """Following a flow, a reader turns to another file this often, and no more than before."""
+    assert flows[flow].crossings <= CROSSINGS_MAX[flow]
 
 
 def test_an_idle_round_takes_few_calls(flows):

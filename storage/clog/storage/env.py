@@ -30,6 +30,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clog.storage.errors import InvalidInputError, OutOfMemoryError
@@ -227,11 +228,7 @@ class enough_memory:  # noqa: N801 - a context manager; a class is cheaper
 
     __slots__ = ("remedy", "where")
 
-    def __init__(
-        self,
-        where: str,
-        remedy: str = "use a machine with more memory, and read no logs from untrusted sources",
-    ) -> None:
+    def __init__(self, where: str, remedy: str = "") -> None:
         self.where = where
         self.remedy = remedy
 
@@ -240,8 +237,20 @@ class enough_memory:  # noqa: N801 - a context manager; a class is cheaper
 
     def __exit__(self, kind: object, e: BaseException | None, trace: object) -> None:
         if isinstance(e, MemoryError) and not isinstance(e, OutOfMemoryError):
-            what = f"{self.where} needs more memory than is available; {self.remedy}"
-            raise OutOfMemoryError(what) from e
+            raise too_little_memory(self.where, self.remedy) from e
+
+
+def too_little_memory(where: str, remedy: str = "") -> OutOfMemoryError:
+    """Returns the error for what needs more memory than there is."""
+    remedy = remedy or "use a machine with more memory, and read no logs from untrusted sources"
+    return OutOfMemoryError(f"{where} needs more memory than is available; {remedy}")
+
+
+def attribute(path: str) -> Any:
+    """Returns a property that is an attribute of an attribute, such as ``record.version``. Reading
+    it runs no Python code: flows ask for the tip and its version again and again.
+    """
+    return property(attrgetter(path))
 
 
 def loading(

@@ -183,7 +183,7 @@ class Folder(Within):
         self.name = name
 
     @property
-    def url(self) -> str:
+    def url(self) -> str:  # type: ignore[override]
         """The root, without secrets."""
         return f"{self.inner.url}/{self.name}"
 

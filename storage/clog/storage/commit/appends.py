@@ -27,13 +27,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from copy import copy
 from dataclasses import field, replace
 from itertools import accumulate, pairwise
-from typing import Annotated, Any, Final, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Final, TypeVar, cast
 
 import numpy as np
 
 from clog.storage.commit.committer import REFUSALS, NothingToCommit, Prepare
 from clog.storage.config.log_config import LogConfig
-from clog.storage.env import Ids, Shared, dataclass, register
+from clog.storage.env import Ids, Shared, attribute, dataclass, register
 from clog.storage.errors import CommitConflictError, CommitStateUnknownError, InvalidInputError
 from clog.storage.format import documents
 from clog.storage.format.chunks import Append, Chunk
@@ -238,9 +238,7 @@ class AppendRequest:
     ids: Ids
     covered: Covered | None = None
 
-    @property
-    def url(self) -> str:
-        return self.writer_pages.store.url
+    url: ClassVar[str] = attribute("writer_pages.store.url")
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | NothingToCommit:
         """Returns the edit, given the tip."""

@@ -32,7 +32,7 @@ from clog.storage.commit.versions import (
     replay,
     version_asked,
 )
-from clog.storage.env import Clock, Ids, Shared, SystemClock
+from clog.storage.env import Clock, Ids, Shared, SystemClock, attribute
 from clog.storage.errors import (
     ClogError,
     InvalidInputError,
@@ -85,10 +85,9 @@ class Handle(Shared):
         self._tip = Tip(self.standing, clock=clock)
         # Taken now, although the committer is made at the first commit.
         self._first_id, self._ahead_ms = ids.new_id(), clock.now_ms() - clock.monotonic_ms()
-        self._made: tuple[Committer, Combiner] | None = None
+        self._made: tuple[Committer, Combiner, AppendQueue] | None = None
         self._manifest: Manifest | None = None
         super().__init__()
-        self._appends = AppendQueue(self._commit_appends)
         _warn_unless_proven(self.store)
 
     def __reduce__(self) -> NoReturn:
@@ -98,9 +97,7 @@ class Handle(Shared):
             " its URL and storage options, and call Log.open in the process that uses it"
         )
 
-    @property
-    def tip(self) -> Commit:
-        return self._tip.commit
+    tip: Commit = attribute("_tip.commit")
 
     @property
     def writer_pages(self) -> WriterPages:
@@ -112,17 +109,21 @@ class Handle(Shared):
         return self._committing[0]
 
     @property
-    def _committing(self) -> tuple[Committer, Combiner]:
+    def _appends(self) -> AppendQueue:
+        return self._committing[2]
+
+    @property
+    def _committing(self) -> tuple[Committer, Combiner, AppendQueue]:
         if (made := self._made) is None:
             with self._lock:
                 made = self._made = self._made or self._make_committer()
         return made
 
-    def _make_committer(self) -> tuple[Committer, Combiner]:
+    def _make_committer(self) -> tuple[Committer, Combiner, AppendQueue]:
         tip, clock, ids = self._tip, self.clock, self.ids
         committer = Committer(tip, self._first_id, self._ahead_ms, clock=clock, ids=ids)
         committer.others = combiner = Combiner(committer, tip, clock=clock, ids=ids)
-        return committer, combiner
+        return committer, combiner, AppendQueue(self._commit_appends)
 
     @property
     def planned(self) -> tuple[int, str]:
@@ -251,7 +252,7 @@ class Handle(Shared):
     def _commit_appends(self, group: Group) -> Commit | NothingToCommit:
         """Commits appends: directly if no one else is about to, otherwise as `combining` does."""
         with self._lock:
-            committer, combiner = self._committing
+            committer, combiner, _ = self._committing
             tip, lost = self.tip, False
             if tip.head.combined is None or not is_crowded(tip, self.clock.now_ms()):
                 try:

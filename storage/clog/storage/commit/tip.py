@@ -29,7 +29,7 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
-from clog.storage.env import Clock, dataclass
+from clog.storage.env import Clock, attribute, dataclass
 from clog.storage.errors import (
     CommitStateUnknownError,
     CorruptionError,
@@ -502,6 +502,11 @@ class Tip:
 
     What it knows is one value, which each step replaces at its end, so that an interrupt or another
     thread sees the value from before or after a step.
+
+    Attributes:
+        commit: the newest known commit.
+        recent: the edits up to it.
+        read: commits read while searching for it at the last opening, by version.
     """
 
     def __init__(self, log: StandingLog, *, clock: Clock) -> None:
@@ -519,26 +524,15 @@ class Tip:
         self._view = _View(commit, recent, found.read, began, began, stood_ms, stood_ms)
         self._take(found, began)
 
-    @property
-    def commit(self) -> Commit:
-        """The newest known commit."""
-        return self._view.commit
+    commit: Commit = attribute("_view.commit")
+    recent: RecentEdits = attribute("_view.recent")
+    read: dict[int, Commit] = attribute("_view.read")
 
     @property
     def settled(self) -> Commit | None:
         """The newest known commit, if it is certain to have been committed."""
         view = self._view
         return view.commit if view.is_settled else None
-
-    @property
-    def recent(self) -> RecentEdits:
-        """The edits up to it."""
-        return self._view.recent
-
-    @property
-    def read(self) -> dict[int, Commit]:
-        """Commits read while searching for it at the last opening, by version."""
-        return self._view.read
 
     def edits_from(self, first: int) -> list[EditRecord]:
         """Returns the edits from version ``first`` to the tip; reads the commits that carry unknown
@@ -690,14 +684,13 @@ class Tip:
 
     def is_recent(self, *, settled: bool = False) -> bool:
         """Returns whether `recently` would make no request."""
-        view = self._view
-        is_due = self._is_old(view.stood_ms) or self._is_old(view.confirmed[0])
-        return not (self.is_stale() or is_due or (settled and not view.is_settled))
+        view, now = self._view, self.now()
+        is_due = now[0] - min(view.stood_ms, view.confirmed[0]) >= CONFIRM_MS
+        return not (_is_stale(view, now) or is_due or (settled and not view.is_settled))
 
     def is_stale(self) -> bool:
         """Returns whether the last look is so old that the block may have been closed since."""
-        then, now = self._view.looked, self.now()
-        return max(now[0] - then[0], now[1] - then[1]) > TRUST_MS
+        return _is_stale(self._view, self.now())
 
     def confirm(self) -> None:
         """Raises if the log that was opened is gone (S47) or was replaced by a copy with another
@@ -848,6 +841,11 @@ class Tip:
             self.log.check()
             raise CorruptionError(f"version {commit.version} needs a missing file: {e}") from e
         return commit if head is commit.head else replace(commit, head=head)
+
+
+def _is_stale(view: _View, now: Moment) -> bool:
+    then = view.looked
+    return max(now[0] - then[0], now[1] - then[1]) > TRUST_MS
 
 
 def _left(behind: float, seen: int) -> float:

@@ -18,9 +18,9 @@ the folder, rows inside their objects. Whether an edit fits the log is checked w
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
-from clog.storage.env import dataclass
+from clog.storage.env import attribute, dataclass
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
 from clog.storage.format.chunks import (
@@ -731,9 +731,7 @@ class Commit:
     earlier: tuple[EditRecord, ...]
     head: Head
 
-    @property
-    def version(self) -> int:
-        return self.record.version
+    version: ClassVar[int] = attribute("record.version")
 
 
 def carried_from(version: int, *, snapshot_version: int) -> int:

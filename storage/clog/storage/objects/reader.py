@@ -10,9 +10,8 @@ before a Parquet reader sees them (FORMAT.md §5).
    If the store makes calls ahead, threads decode the next two row groups in the meantime.
 
 Safety: the manifest's description of an object is trusted, its own bytes are not. If it was not
-fetched whole, the footer's checksum is verified, and Parquet verifies that of each page. Anything
-that contradicts the manifest or itself is a `CorruptionError`; what was yielded before it is
-correct.
+fetched whole, the footer's checksum is verified, and Parquet verifies that of each page. What
+contradicts the manifest or itself is a `CorruptionError`; what was yielded before it is correct.
 
 Arrow trusts any footer that it can parse: one that lacks a column's metadata, or nests its schema
 deeply enough, ends the process, and anyone who can write to a log can write a footer with the right
@@ -30,7 +29,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import xxhash
 
-from clog.storage.env import dataclass, enough_memory
+from clog.storage.env import dataclass, too_little_memory
 from clog.storage.errors import CorruptionError, StoreUnavailableError
 from clog.storage.format.chunks import FOOTER_SUM_BYTES, ObjectRef, damage
 from clog.storage.format.log_info import LogSchema
@@ -418,10 +417,11 @@ class _Source:
     def _decoding(self, what: str) -> Iterator[None]:
         """Reports any error of Arrow's decoding as damage: bad bytes are its only cause here."""
         try:
-            with enough_memory(f"{self._obj.path} of {self._store.url}"):
-                yield  # Arrow's own out-of-memory error is an ArrowException, too.
+            yield
         except StoreUnavailableError:
             raise
+        except MemoryError as e:  # Arrow's own is an ArrowException, too.
+            raise too_little_memory(f"{self._obj.path} of {self._store.url}") from e
         except (pa.ArrowException, OSError, ValueError) as e:
             raise self._damaged(f"{what} does not decode: {e}") from e
 

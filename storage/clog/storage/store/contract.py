@@ -36,7 +36,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Literal, Protocol, TypeVar
 
-from clog.storage.env import Shared, dataclass, register
+from clog.storage.env import Shared, attribute, dataclass, register
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
 
 REQUESTS_FEW = 4
@@ -502,9 +502,7 @@ class WrappingStore:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
 
-    @property
-    def url(self) -> str:
-        return self.inner.url
+    url: str = attribute("inner.url")
 
     @property
     def create_is_proven(self) -> bool:

@@ -37,6 +37,7 @@ from clog.storage.objects import writer
 from clog.storage.objects.records import to_records
 from clog.storage.objects.writer import DataObject
 from clog.storage.store import open_store
+from clog.storage.types import columns as columns_of_logs
 from clog_testing.clocked import ClockedStore
 from clog_testing.crash import discard
 from clog_testing.older import as_before
@@ -189,7 +190,7 @@ def field_ids(root: Path) -> None:
     log = create(root, delete_retention_ms="1000", dead_rows_delay_ms="0")
     cleaner = Cleaner(log, clock=log.handle.clock)
     for n in range(6):
-        before = patch.object(writer, "with_ids", lambda field: field)
+        before = patch.object(columns_of_logs, "with_ids", lambda field: field)
         with before if n < 3 else nullcontext():
             log.append([{"key": f"k{i % 11}", "value": f"{n}.{i}"} for i in range(n, 15)])
             log.append([{"key": f"k{n}", "value": None, "headers": [("h", b"x"), ("h", None)]}])
@@ -451,6 +452,38 @@ def keyed_record(n: int, i: int) -> dict:
     return {"key": key, "value": None if (n + i) % 11 == 0 else {"n": n}}
 
 
+def table_columns(root: Path) -> None:
+    """Objects with a table's columns, some with names that records have; a value of nulls beside
+    tombstones, a required column, one that is added later; passes and key indexes.
+    """
+    like = pa.schema(
+        [
+            pa.field("id", pa.int32()),
+            *(pa.field("offset", pa.string()), pa.field("key", pa.float64())),
+            pa.field("value", pa.struct([("n", pa.int8())]), nullable=False),
+        ]
+    )
+    with patch.object(writer, "WHOLE_BYTES", 0):
+        config = {"min.cleanable.dirty.ratio": "0", "delete.retention.ms": "1500"}
+        made = {"clock": ManualClock(START_MS), "ids": SeededIds(20_231_114)}
+        log = Log.create(str(root), 2, config, key=["id", "offset"], like=like, **made)
+        for n in range(7):
+            log.append([table_record(n, i) for i in range(n, 24)])
+            log.handle.clock.advance(700)
+            if n == 3:
+                log.evolve(add={"value.more": pa.string()}, widen={"key.id": pa.int64()})
+            if n % 3 == 1:
+                log.roll(0)
+                Cleaner(log, clock=log.handle.clock).run_once(force=True)
+
+
+def table_record(n: int, i: int) -> dict:
+    key = {"id": i % 5 - 2, "offset": f"{i % 3}"}
+    value = {"key": None if i % 4 else float("nan"), "value": {"n": None if i % 2 else n}}
+    headers = [("h", b"x")] if i % 7 == 0 else None
+    return {"key": key, "value": None if (n + i) % 9 == 0 else value, "headers": headers}
+
+
 def mirrored(root: Path) -> None:
     """Offsets that were given, with gaps and ends behind them, a start where the source begins, and
     positions in what is no log; then the log gives its own, and a pass.
@@ -562,6 +595,7 @@ CASES: dict[str, Case] = {
     "one-kind": one_kind,
     "typed": typed,
     "typed-keys": typed_keys,
+    "table-columns": table_columns,
     "mirrored": mirrored,
     "combined": combined,
     "kept": kept,
@@ -612,6 +646,8 @@ def another(log: Log, n: int) -> dict:
     """One more record of a log."""
     if log.schema.field("value").type == "binary":
         return {"key": b"new", "value": str(n)}
+    if log.schema.field("key").type.get_field_index("id") >= 0:
+        return table_record(1, n)
     is_price = log.schema.field("key").type.num_fields == 3
     return keyed_record(1, n) if is_price else typed_record(1, n)
 

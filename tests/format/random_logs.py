@@ -217,7 +217,7 @@ class RandomLog:
             producer = (f"w{self.draw.randrange(9)}", self.done["producer"])
         old = self.draw.random() < 0.3
         with (
-            patch(f"{STORAGE}.objects.writer.with_ids", (lambda f: f))
+            patch(f"{STORAGE}.types.columns.with_ids", (lambda f: f))
             if (old and not self.is_typed)
             else ExitStack()
         ):
@@ -481,7 +481,7 @@ def found_in(log: RandomLog) -> set[str]:
 
 def ids_in(path: Path) -> bool:
     """Whether the columns of an object have field ids."""
-    return pq.ParquetFile(path).schema_arrow.field("key").metadata is not None
+    return pq.ParquetFile(path).schema_arrow.field(0).metadata is not None
 
 
 def plain_pages(folder: Path) -> list[Path]:

@@ -28,9 +28,9 @@ from clog.storage.format import manifest as snapshots
 from clog.storage.format.chunks import Chunk, ChunkHorizon, Replacement
 from clog.storage.format.commits import Edit
 from clog.storage.format.documents import NONE
-from clog.storage.objects import writer
 from clog.storage.objects.composing import write_rewritten
 from clog.storage.read import copy
+from clog.storage.types import columns as typed
 from clog.storage.types.columns import REWRITTEN_SCHEMA
 from clog_testing.strategies import placed_records
 
@@ -421,10 +421,10 @@ def test_columns_with_some_other_ids_are_refused(root, monkeypatch, wrong):
     """FORMAT.md §5.1: a column has its own id, or none has any."""
     log = create(root, partitions=1)
     own = {b"PARQUET:field_id": b"77"}
-    right = writer.with_ids
+    right = typed.with_ids
     with monkeypatch.context() as other:
         other.setattr(
-            writer,
+            typed,
             "with_ids",
             lambda f: f.with_metadata(own) if f.name == wrong else right(f),
         )

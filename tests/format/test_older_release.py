@@ -207,7 +207,8 @@ def test_what_it_refuses_is_in_a_table(release, tmp_path):
     """docs/upgrading.md has a row for each choice of a log's owner that the release does not know,
     and says what it does with a log that has it.
     """
-    choices = {name: f for name, f in registry.FEATURES.items() if f.is_choice}
+    features = registry.FEATURES.items()
+    choices = {name: f for name, f in features if f.is_choice and name != "table-columns"}
     urls = {name: str(tmp_path / name) for name in choices}
     schemas = {
         "typed-columns": pa.schema({"key": pa.string(), "value": pa.int32()}),

@@ -6,7 +6,8 @@ import xxhash
 from hypothesis import strategies as st
 
 from clog.storage.objects import composing, reader, writer
-from clog.storage.objects.reader import BINARY, I32, I64, LIST, STRUCT, Reader, written
+from clog.storage.objects.composing import written
+from clog.storage.objects.reader import BINARY, I32, I64, LIST, STRUCT, Reader
 from clog.storage.read import copy as read_or_copies
 
 NUMBERS = st.sampled_from([0, 1, -1, 2, 6, 8, 40, 2**31 - 1, 2**32, 2**62, -(2**63)])

@@ -43,7 +43,8 @@ from clog.storage.env import SeededIds
 from clog.storage.erasures import newest_receipts
 from clog.storage.format import documents
 from clog.storage.format.erasures import read_receipt, read_request
-from clog.storage.objects.reader import BINARY, I32, I64, LIST, STRUCT, Reader, written
+from clog.storage.objects.composing import written
+from clog.storage.objects.reader import BINARY, I32, I64, LIST, STRUCT, Reader
 from clog.storage.store.opening import parse, redact
 from clog.storage.types.evolve import schema_from_words
 from clog_testing.crash import copy_of, discard, inside, memory_store

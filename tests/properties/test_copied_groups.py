@@ -24,6 +24,7 @@ from clog.storage.objects.writer import ObjectWriter, rewritten_chunk
 from clog.storage.read import copy
 from clog.storage.read.copy import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
+from clog.storage.types import columns as typed
 from clog.storage.types.columns import REWRITTEN_SCHEMA
 from clog_testing.crash import discard, memory_store
 
@@ -226,7 +227,7 @@ def test_groups_of_every_codec_are_copied(codec):
 
 def without_ids(monkeypatch):
     """Objects as they were written before columns had field ids."""
-    monkeypatch.setattr(writer, "with_ids", lambda field: field)
+    monkeypatch.setattr(typed, "with_ids", lambda field: field)
 
 
 @pytest.mark.parametrize("gap", [False, True])
@@ -256,7 +257,7 @@ def test_another_field_id_is_no_copy_and_is_found(monkeypatch):
     store, ids = memory_store(), SeededIds(1)
     with monkeypatch.context() as wrong:
         other = {b"PARQUET:field_id": b"30"}
-        wrong.setattr(writer, "with_ids", lambda field: field.with_metadata(other))
+        wrong.setattr(typed, "with_ids", lambda field: field.with_metadata(other))
         chunk = one_object(store, ids)
     assert copies(store, chunk) == []
     data = store.get(chunk.object.path)

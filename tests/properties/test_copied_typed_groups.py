@@ -17,6 +17,7 @@ from clog.storage.config.units import ZSTD
 from clog.storage.diagnostics.verify import object_problems
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
+from clog.storage.format.log_info import as_table
 from clog.storage.objects.composing import CopiedGroup, write_rewritten
 from clog.storage.objects.writer import rewritten_chunk
 from clog.storage.read.copy import Wanted, read_or_copy
@@ -40,8 +41,8 @@ KEYS = {
     pa.int32(): NUMBERS,
     pa.timestamp("us", "UTC"): NUMBERS,
     pa.binary(3): st.binary(min_size=3, max_size=3),
-    pa.struct([("n", pa.int16()), ("s", pa.string())]): st.fixed_dictionaries(
-        {"n": maybe(NUMBERS), "s": maybe(st.sampled_from(["", "\0", "ab"]))}
+    pa.struct([("k", pa.int16()), ("s", pa.string())]): st.fixed_dictionaries(
+        {"k": maybe(NUMBERS), "s": maybe(st.sampled_from(["", "\0", "ab"]))}
     ),
 }
 INNER = pa.struct([pa.field("q", pa.int8(), nullable=False), ("r", pa.binary())])
@@ -82,11 +83,15 @@ def small_limits(monkeypatch):
 def typed_rows(draw):
     """A schema, and rows of it with offsets, with and without gaps."""
     key, value = draw(st.sampled_from([*KEYS])), draw(st.sampled_from([*VALUES]))
-    schema = schema_of({"key": key, "value": value})
+    has_columns = pa.types.is_struct(value) and draw(st.booleans())
+    own = pa.field("key", key, nullable=not has_columns)
+    schema = schema_of(pa.schema([own, pa.field("value", value)]))
+    if has_columns:
+        schema = as_table(schema, ["k", "s"] if pa.types.is_struct(key) else ["k"])
+        assert schema.is_table
+    keys = KEYS[key] if has_columns else maybe(KEYS[key])
     steps = st.just(1) if draw(st.booleans()) else st.integers(1, 3)
-    found = draw(
-        st.lists(st.tuples(maybe(KEYS[key]), maybe(VALUES[value]), steps), min_size=1, max_size=30)
-    )
+    found = draw(st.lists(st.tuples(keys, maybe(VALUES[value]), steps), min_size=1, max_size=30))
     rows, offset = [], 0
     for one_key, one_value, step in found:
         offset += step

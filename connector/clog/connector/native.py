@@ -36,6 +36,7 @@ import pyarrow.compute as pc
 import xxhash
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import (
+    BooleanType,
     DataType,
     DecimalType,
     FractionalType,
@@ -57,7 +58,7 @@ from clog.storage.numpy_arrays import to_arrow
 from clog.storage.publications.source import ViewMask, read_masks, view_masks
 from clog.storage.store.kinds import kind_of
 from clog.storage.store.opening import LOCAL, parse
-from clog.storage.types.columns import alike_fields
+from clog.storage.types.columns import DELETED, Kind, Layout, alike_fields, layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,12 +117,15 @@ class CannotScanError(Exception):
 @dataclass(frozen=True, slots=True)
 class Shown:
     """What is scanned: the hidden rows (None: none) by the path of each object in ``folder``, as
-    the JVM names it; and the pieces of the log that the other rows belong to.
+    the JVM names it; the pieces of the log that the other rows belong to; how records lie in the
+    objects; whether only rows of the table are shown, whose values are not null.
     """
 
     folder: str
     hidden: "Mapping[str, Mask | None]"
     pieces: "Sequence[ReadPiece]"
+    layout: Layout
+    is_table: bool
 
     @property
     def is_dense(self) -> bool:
@@ -140,7 +144,7 @@ def scanned(spark: "SparkSession", what: Shown, schema: StructType) -> "DataFram
     from pyspark.errors import PySparkException
 
     if not what.hidden:
-        return spark.createDataFrame([], schema)
+        return spark.createDataFrame([], _stored(what, schema))
     try:
         return _scanned(spark, what, schema)
     except (Py4JError, PySparkException) as e:
@@ -153,14 +157,19 @@ def columns_of(what: Shown, schema: StructType, topic: str) -> list[str]:
     its place: for few pieces they vanish from a plan that does not ask for them, for many they cost
     a join.
     """
-    made = {"topic": f"string(X'{topic.encode().hex()}')"}
-    if what.hidden and needs_places(what, schema):
+    made = {"topic": f"string(X'{topic.encode().hex()}')", **_nested(what, schema)}
+    if not what.hidden:
+        places = (f for f in schema if f.name in _PLACE_COLUMNS)
+        made |= {f.name: f"CAST(NULL AS {f.dataType.simpleString()})" for f in places}
+    elif needs_places(what, schema):
         dense = f"{_PLACE} + {_DELTA}"
         made["partition"] = _PARTITION
-        made["offset"] = dense if what.is_dense else f"coalesce({dense}, offset)"
+        offset = what.layout.kind.own("offset")
+        made["offset"] = dense if what.is_dense else f"coalesce({dense}, {offset})"
         made["timestampType"] = f"int({_TIME} IS NOT NULL)"
         if what.has_append_times:
-            made["timestamp"] = f"coalesce(timestamp_millis({_TIME}), timestamp)"
+            stored = what.layout.kind.own("timestamp")
+            made["timestamp"] = f"coalesce(timestamp_millis({_TIME}), {stored})"
     return [f"{made.get(f.name, f.name)} AS {f.name}" for f in schema]
 
 
@@ -172,10 +181,43 @@ def needs_places(what: Shown, schema: StructType) -> bool:
 
 def _stored(what: Shown, schema: StructType) -> StructType:
     """Returns the columns that are read from the objects."""
-    stored = [f for f in schema if f.name in _STORED]
+    layout = what.layout
+    stored: list[StructField] = []
+    for field in (f for f in schema if f.name in _STORED):
+        if _is_spread(what, field) and isinstance(field.dataType, StructType):
+            stored += field.dataType
+        else:
+            stored.append(StructField(layout.path(field.name), field.dataType))
+        if _has_tombstones(what, field):
+            stored.append(StructField(DELETED, BooleanType()))
     if needs_places(what, schema) and not what.is_dense:
-        stored.append(StructField("offset", LongType()))
+        stored.append(StructField(layout.kind.own("offset"), LongType()))
     return StructType(stored)
+
+
+def _is_spread(what: Shown, field: StructField) -> bool:
+    """Returns whether the fields of a key or value are columns of the objects."""
+    is_struct = isinstance(field.dataType, StructType)
+    return what.layout.kind is Kind.TABLE and is_struct and field.name in ("key", "value")
+
+
+def _has_tombstones(what: Shown, field: StructField) -> bool:
+    return _is_spread(what, field) and field.name == "value" and not what.is_table
+
+
+def _nested(what: Shown, schema: StructType) -> dict[str, str]:
+    """Returns the expressions for columns of records that objects have in another form."""
+    if what.layout.kind is not Kind.TABLE:
+        return {}
+    made = {}
+    for field in (f for f in schema if f.name in _STORED):
+        if _is_spread(what, field) and isinstance(field.dataType, StructType):
+            made[field.name] = f"struct({', '.join(map(_quoted, field.dataType.names))})"
+        else:
+            made[field.name] = _quoted(what.layout.path(field.name))
+        if _has_tombstones(what, field):
+            made[field.name] = f"if({DELETED}, NULL, {made[field.name]})"
+    return made
 
 
 def _scanned(spark: "SparkSession", what: Shown, schema: StructType) -> "DataFrame":
@@ -190,10 +232,13 @@ def _scanned(spark: "SparkSession", what: Shown, schema: StructType) -> "DataFra
             f"the session's {_V1_SOURCES} lacks parquet, and only that scan numbers its rows"
         )
     stored, is_placed = _stored(what, schema), needs_places(what, schema)
+    if _METADATA in (name.lower() for name in stored.names):
+        raise CannotScanError(f"it has a column {_METADATA}, which that scan has itself")
     plain = [path for path, mask in what.hidden.items() if mask is None]
     masks = {path: mask for path, mask in what.hidden.items() if mask is not None}
     numbers = _Numbers.of(what.hidden if masks or is_placed else ())
-    placed = (*stored.names, f"{numbers.place()} AS {_PLACE}")
+    names = [_quoted(name) for name in stored.names]
+    placed = (*names, f"{numbers.place()} AS {_PLACE}")
     frames = []
     if masks:
         frame = _files(spark, what.folder, list(masks), stored)
@@ -202,7 +247,7 @@ def _scanned(spark: "SparkSession", what: Shown, schema: StructType) -> "DataFra
         else:
             words = F.broadcast(spark.createDataFrame(_hidden_rows(numbers, masks)))
             frame = frame.selectExpr(*placed).join(words, F.expr(_IS_HIDDEN), "left_anti")
-            frames.append(frame if is_placed else frame.selectExpr(*stored.names))
+            frames.append(frame if is_placed else frame.selectExpr(*names))
     if plain:
         frame = _files(spark, what.folder, plain, stored)
         frames.append(frame.where(_UNUSED).selectExpr(*placed) if is_placed else frame)
@@ -444,6 +489,8 @@ _DEFAULT_COLUMNS = ("key", "value", "timestamp")
 _CASE_SENSITIVE = "spark.sql.caseSensitive"
 _LOGGER = logging.getLogger("clog.connector")
 _GONE = "some of its objects are gone"
+_METADATA = "_metadata"
+"""The column in which Spark's scan says where a row is."""
 _SAID: set[tuple[str, str]] = set()
 _KEPT: "OrderedDict[tuple[object, ...], tuple[Shown, DataFrame]]" = OrderedDict()
 _GLOB = re.compile(r"[*?{}\[\]\\]")
@@ -580,6 +627,7 @@ def _rows_of_keys(log: "Log", settings: "ReadOptions") -> tuple[BatchRead, pa.Ta
 
 def _scanned_table(spark: "SparkSession", read: BatchRead, manifest: "Manifest") -> "DataFrame":
     starts = read.handle.tip.head.partitions.start
+    layout = layout_of(manifest.head.log.schema)
     asked = read.schema if read.table is None else read.table.as_records(read.schema)
 
     def shown(folder: str) -> Shown:
@@ -592,12 +640,12 @@ def _scanned_table(spark: "SparkSession", read: BatchRead, manifest: "Manifest")
             for piece in (*plan.clean, *plan.dirty)
             if piece.object.path in hidden
         ]
-        return Shown(folder, hidden, pieces)
+        return Shown(folder, hidden, pieces, layout, is_table=True)
 
     what, frame = _kept(spark, read, asked, (manifest.version, tuple(starts)), shown)
     if read.table is None:
         return selected(frame, columns_of(what, asked, read.options.location.name), asked)
-    return selected(frame, _rows_of_table(read.table, read.schema), read.schema)
+    return selected(frame, _rows_of_table(read.table, layout, read.schema), read.schema)
 
 
 def _scanned_log(
@@ -606,7 +654,9 @@ def _scanned_log(
     version = read.handle.tip.version
 
     def shown(folder: str) -> Shown:
-        return Shown(folder, _hidden(_log_masks(read, ranges)), read.pieces(ranges))
+        hidden = _hidden(_log_masks(read, ranges))
+        layout = layout_of(read.handle.tip.head.log.schema)
+        return Shown(folder, hidden, read.pieces(ranges), layout, is_table=False)
 
     place = version, tuple(ranges.items()), read.options.uncommitted
     what, frame = _kept(spark, read, read.schema, place, shown)
@@ -741,13 +791,12 @@ def _folder_in_jvm(url: str, log_id: str) -> str:
     return f"{root}/{folder_of(log_id)}"
 
 
-def _rows_of_table(table: TableColumns, schema: StructType) -> list[str]:
-    """Returns the expressions that turn a table's records into plain columns."""
+def _rows_of_table(table: TableColumns, layout: Layout, schema: StructType) -> list[str]:
+    """Returns the expressions that turn a table's stored columns into plain columns."""
     made = []
     for field in schema:
-        name = table.own(field.name) or field.name
-        of_key = f"key.{_quoted(name)}" if table.key_is_struct else "key"
-        column = of_key if name in table.key else f"value.{_quoted(name)}"
+        path = layout.path(str(table.path(table.own(field.name) or field.name)))
+        column = ".".join(_quoted(name) for name in path.split("."))
         made.append(f"{column} AS {_quoted(field.name)}")
     return made
 

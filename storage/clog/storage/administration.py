@@ -70,16 +70,16 @@ from clog.storage.format.log_info import (
     GIVEN_OFFSETS,
     NO_FEATURES,
     OF_EACH_LOG,
+    OF_SCHEMAS,
     ORDER_VALUES,
-    TYPED_COLUMNS,
-    TYPED_KEYS,
     Feature,
     FeatureNames,
     LogInfo,
     LogSchema,
-    has_typed_keys,
     key_columns_problem,
     lists_of,
+    of_schema,
+    publish_columns_problem,
 )
 from clog.storage.format.manifest import Manifest
 from clog.storage.objects.orders import Ordering, decided
@@ -214,6 +214,7 @@ def _check_columns(tip: Commit, schema: LogSchema | None, config: LogConfig) -> 
     names = config.table_key_columns
     before = _names_of(tip.head)
     problem = key_columns_problem(schema, names) or names_problem(schema, names, before=before)
+    problem = problem or publish_columns_problem(schema, config.table_publish_columns)
     if problem is not None:
         raise InvalidInputError(f"{problem}; nothing was changed")
 
@@ -442,8 +443,6 @@ PARTITIONS_MAX = 10_000
 """Tested limit: heads and commits hold columns over the partitions."""
 PARTITIONS_DEFAULT = 4
 _ORDERED = lists_of([FEATURES[ORDER_VALUES]])
-_TYPED = lists_of([FEATURES[TYPED_COLUMNS]])
-_TYPED_KEYS = lists_of([FEATURES[TYPED_KEYS]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,11 +481,7 @@ class NewLog:
         ahead_ms = now_ms - clock.monotonic_ms()
         StoreClock(store, ahead_ms, clock=clock, ids=ids).check(newest_ms=0)
         features = OF_EACH_LOG.with_added(_features_of(self.settings))
-        features = features.with_added(self.features)
-        if self.schema is not None:
-            features = features.with_added(_TYPED)
-        if has_typed_keys(self.schema):
-            features = features.with_added(_TYPED_KEYS)
+        features = features.with_added(self.features).with_added(of_schema(self.schema))
         info = LogInfo(
             *(self.log_id, now_ms, self.partitions),
             partitioner=self.settings.partitioner,
@@ -526,7 +521,7 @@ def new_log(
     has.
     """
     wanted = _addable(features)
-    if typed_ones := [f.name for f in wanted if f.name in (TYPED_COLUMNS, TYPED_KEYS)]:
+    if typed_ones := [f.name for f in wanted if f.name in OF_SCHEMAS]:
         raise InvalidInputError(
             f"the feature {typed_ones[0]!r} needs a schema; give one; nothing was created"
         )
@@ -563,9 +558,17 @@ def new_log(
     problem = problem or names_problem(typed, settings.table_key_columns, before=before)
     if problem is not None:
         raise InvalidInputError(f"{problem}; nothing was created")
+    typed = _laid_out(typed, settings)
     for name in settings.published_formats:
         check_publishable(name, typed, settings, url="the log")
     return NewLog(ids.new_id(), partitions, overrides, typed, lists_of(wanted))
+
+
+def _laid_out(schema: LogSchema | None, settings: LogConfig) -> LogSchema | None:
+    """Returns the schema of a new log."""
+    if problem := publish_columns_problem(schema, settings.table_publish_columns):
+        raise InvalidInputError(f"{problem}; nothing was created")
+    return schema
 
 
 def is_there(root: Store, refused: ClogError) -> bool:

@@ -14,6 +14,7 @@ from second_reader.keys import index_blocks, kept_part, key_hash
 from second_reader.state import Chunk, DataObject
 from second_reader.types import (
     PLAIN,
+    Field,
     Schema,
     canonical,
     check_column,
@@ -23,6 +24,8 @@ from second_reader.types import (
     values,
 )
 
+OWN = ("headers", "timestamp", "offset", "delete_horizon")
+DELETED = "_clog_deleted"
 IDS = {"headers": 3, "timestamp": 7, "delete_horizon": 8, "offset": 2147483540}
 
 
@@ -122,7 +125,59 @@ def _check_names(fields: Any, depth: int, deepest: int) -> None:
             )
 
 
+def _nested(table: pa.Table, schema: Schema) -> pa.Table:
+    """The columns of §5.1, made of a table's (§22)."""
+    fields = {
+        int((each.metadata or {}).get(b"PARQUET:field_id", -1)): each for each in table.schema
+    }
+    gone = [False] * table.num_rows
+    if DELETED in table.column_names:
+        check_id(table.schema.field(DELETED), 9)
+        gone = table.column(DELETED).to_pylist()
+        need(all(each in (True, False) for each in gone), "22", "rows that are neither")
+    named: list[pa.Field] = []
+    arrays: list[Any] = []
+
+    def struct(name: str, number: int, parts: tuple[Field, ...], rows_without: list[bool]) -> None:
+        there = [each for each in parts if each.id in fields]
+        columns = [table.column(fields[each.id].name).combine_chunks() for each in there]
+        for each, column in zip(there, columns, strict=True):
+            need(
+                fields[each.id].name == (each.column or each.name),
+                "22",
+                f"a column of another name than {each.name}",
+            )
+            nulls = column.is_null().to_pylist()
+            need(
+                not each.required or nulls == rows_without,
+                "22",
+                f"{each.name} is null, or not, in other rows than may be",
+            )
+        inner = [fields[each.id].with_nullable(not each.required) for each in there]
+        mask = pa.array(rows_without, pa.bool_())
+        arrays.append(pa.StructArray.from_arrays(columns, fields=inner, mask=mask))
+        about = {b"PARQUET:field_id": str(number).encode()}
+        named.append(pa.field(name, arrays[-1].type, metadata=about))
+
+    if schema.key.type == "struct":
+        struct("key", 1, schema.key.fields, [False] * table.num_rows)
+    else:
+        own = schema.key.column or "key"
+        need(1 in fields and fields[1].name == own, "22", "no column of the key")
+        named.append(fields[1].with_name("key"))
+        arrays.append(table.column(fields[1].name))
+        need(arrays[-1].null_count == 0, "22", "a row without a key")
+    struct("value", 2, schema.value.fields, gone)
+    for name in OWN:
+        if f"_clog_{name}" in table.column_names:
+            named.append(table.schema.field(f"_clog_{name}").with_name(name))
+            arrays.append(table.column(f"_clog_{name}"))
+    return pa.table(arrays, schema=pa.schema(named))
+
+
 def _rows(table: pa.Table, described: DataObject, schema: Schema) -> Rows:
+    if schema.is_table:
+        table = _nested(table, schema)
     stored = {each.name: each for each in table.schema}
     arrays = {name: table.column(name).combine_chunks() for name in stored}
     arrays = {

@@ -28,6 +28,7 @@ CHUNK_FIELDS = (
 HEAD_COLUMNS = "start end base bytes chunks first_ms created_ms jitter_ms changed"
 KNOWN = {
     *("dead-rows", "typed-columns", "typed-keys", "undecided-records", "given-offsets"),
+    "table-columns",
     "order-values",
 }
 Name = tuple[str, str, int, int]
@@ -285,6 +286,11 @@ def check_log(log: Json) -> None:
         ("typed-keys" in read) == has_typed_keys(parse_schema(schema)),
         "12.3",
         "typed-keys and the schema disagree",
+    )
+    need(
+        ("table-columns" in read) == parse_schema(schema).is_table,
+        "22",
+        "table-columns and the schema disagree",
     )
 
 

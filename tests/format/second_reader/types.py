@@ -40,6 +40,7 @@ class Field:
     type: str
     required: bool
     fields: tuple[Field, ...]
+    column: str | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,12 @@ class Schema:
     last_field_id: int
     key: Field
     value: Field
+    is_table: bool = False
+
+    @property
+    def key_columns(self) -> tuple[Field, ...]:
+        """The columns of the key in objects with table columns (§22)."""
+        return self.key.fields if self.key.type == "struct" else (self.key,)
 
 
 PLAIN = Schema(0, 0, Field("key", 1, "binary", False, ()), Field("value", 2, "binary", False, ()))
@@ -60,9 +67,9 @@ def parse_schema(body: Json) -> Schema:
     if body == BYTES:
         return PLAIN
     key, value = _field(body.get("key"), 1, in_key=True), _field(body.get("value"), 1)
-    schema = Schema(
-        integer(body.get("id"), "12.1"), integer(body.get("last_field_id"), "12.1"), key, value
-    )
+    numbers = integer(body.get("id"), "12.1"), integer(body.get("last_field_id"), "12.1")
+    need(body.get("layout", "table") == "table", "22", "an unknown layout")
+    schema = Schema(*numbers, key, value, "layout" in body)
     need((key.name, key.id) == ("key", 1), "12.1", "the key is not field 1")
     need(
         (value.name, value.id, value.required) == ("value", 2, False),
@@ -80,7 +87,23 @@ def parse_schema(body: Json) -> Schema:
         "12.1",
         "a type that no key has",
     )
+    if schema.is_table:
+        _check_table(schema)
+    need(
+        all(each.column is None for each in [*fields, value])
+        and (key.column is None or (schema.is_table and key.type != "struct")),
+        "22",
+        "a column of its own for a field that has none",
+    )
     return schema
+
+
+def _check_table(schema: Schema) -> None:
+    need(schema.key.required and schema.value.type == "struct", "22", "no table's key and value")
+    names = [each.column or each.name for each in (*schema.key_columns, *schema.value.fields)]
+    need(len(set(names)) == len(names), "22", "a column of the table twice")
+    wrong = [name for name in names if name == "" or "." in name or name.startswith("_clog")]
+    need(not wrong, "22", f"columns of a table cannot be named {wrong}")
 
 
 def _inside(field: Field) -> list[Field]:
@@ -124,7 +147,9 @@ def _field(body: Any, depth: int, in_key: bool = False) -> Field:
     fields = tuple(_field(each, depth + 1, in_key) for each in children)
     names = [each.name for each in fields]
     need(len(set(names)) == len(names), "12.1", f"names repeat in {name}")
-    field = Field(name, integer(body.get("id"), "12.1", 1), kind, required, fields)
+    column = body.get("column")
+    need(column is None or isinstance(column, str), "22", "a column's name is no text")
+    field = Field(name, integer(body.get("id"), "12.1", 1), kind, required, fields, column)
     if kind == "struct":
         need(len(fields) > 0, "12.1", "an empty struct")
     elif kind == "list":
@@ -181,6 +206,7 @@ def check_evolution(old: Schema, new: Schema) -> None:
     """Refuses a schema that is not the next one of another (§12.4)."""
     need(new.id == old.id + 1, "12.1", "schema ids are not consecutive")
     need(new.last_field_id >= old.last_field_id, "12.1", "last_field_id falls")
+    need((old.is_table, old.key.column) == (new.is_table, new.key.column), "22", "another layout")
     _check_change(old.key, new.key, old.last_field_id, grows=False)
     _check_change(old.value, new.value, old.last_field_id, grows=True)
 

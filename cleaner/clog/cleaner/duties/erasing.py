@@ -78,7 +78,7 @@ _KINDS = {
     documents.PROPOSALS: "proposal",
 }
 """The kinds of documents with names, by folder."""
-_NAMES = {"id", "name", "writers", "query_id", "mark", "config"}
+_NAMES = {"id", "name", "column", "writers", "query_id", "mark", "config"}
 _NAMING = {"cuts", "foreign"}
 """Fields that contain names and settings, and those whose own keys are names; the verifier has the
 same (`diagnostics.verify_erasure`).

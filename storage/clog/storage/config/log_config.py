@@ -220,6 +220,11 @@ class LogConfig:
     table_publish_interval_ms: Annotated[
         int, Integer(0), "minimum ms between two publications of a changing log; 0 = in each round"
     ] = 60_000
+    table_publish_columns: Annotated[
+        frozenset[str],
+        SetOf(("none", "headers", "timestamp")),
+        "what published tables show of each record beside the table's columns; none = nothing",
+    ] = frozenset({"none"})
     table_masks: Annotated[
         str,
         Choice(("false", "true")),
@@ -431,6 +436,11 @@ def _from_overrides(overrides: tuple[tuple[str, str], ...]) -> LogConfig:
     if "none" in config.table_publish and config.published_formats:
         raise InvalidInputError(
             f"table.publish={_text(config.table_publish)} has both none and a format; leave one out"
+        )
+    if "none" in config.table_publish_columns and len(config.table_publish_columns) > 1:
+        raise InvalidInputError(
+            f"table.publish.columns={_text(config.table_publish_columns)} has both none and a"
+            " column; leave one out"
         )
     if problem := _order_problem(config):
         raise InvalidInputError(problem)

@@ -91,6 +91,7 @@ from clog.storage.types.columns import (
     can_read,
     column_types,
     has_ids,
+    layout_of,
     other_ids,
     with_ids,
 )
@@ -756,10 +757,11 @@ def object_problems(
         yield why
         return
     try:
-        footer, typed = data[-ref.footer_bytes :], schema is not None
-        read_footer(footer, rows=ref.rows, pages_end=ref.tail[0], typed=typed)
+        footer, layout = data[-ref.footer_bytes :], layout_of(schema)
+        read_footer(footer, rows=ref.rows, pages_end=ref.tail[0], kind=layout.kind)
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        table = file.read(use_threads=False)  # Others may let go of Python's bytes too late.
+        # Other threads may let go of Python's bytes too late.
+        table = layout.records(file.read(use_threads=False))
         problem = _schema_problem(table, schema)
         for batch in [] if problem else table.to_batches():
             check_rows(batch)

@@ -55,22 +55,22 @@ OUTSIDE = {
 }
 FIELDS = frozenset(
     """
-    aborted add append_time_ms appends attempt attempts author authors base bits block bytes
-    changed children chunks clog columns combined committed completed_ms config config_epoch
-    content count covered create created_ms cuts dead dense drop earlier earlier_parent edit
-    edit_at encoding end ends epoch erasure erasures expires_ms facts features fields first
-    first_dirty first_ms footer forced foreign forget format from given gives_offsets gone head
-    held hold_ms home home_url horizon horizon_max horizon_min horizons id ids index jitter_ms
-    kept key key_type keys killed killed_ms kind last_field_id left level log log_id logs logs_at
-    manifest mark marked markers mask masked masks max_ms members name next not_searched null_keys
-    number object objects offset offsets older_writers oldest_readable operation order
-    orders_removed orphan_floor outcome p pages parent participants partitioner partitions path
-    pins positions positions_at previous query_id ranges reached reached_after read reason
-    released replace requested_ms required reset_times rest rewritten rewritten_ms rolls row
-    row_texts rows schema seal searched secret_sha256 seed segments sequence since
-    since_ms snapshot sources stamp start started_ms state superseded swept takes_ms time_ms
-    time_zone timeout_ms told tombstones tombstones_removed transaction type uncleanable undecided
-    unended unmarked until_ms up_to value version view views write writer writers xxh3_128
+    aborted add append_time_ms appends attempt attempts author authors base bits block bytes changed
+    children chunks clog column columns combined committed completed_ms config config_epoch content
+    count covered create created_ms cuts dead dense drop earlier earlier_parent edit edit_at
+    encoding end ends epoch erasure erasures expires_ms facts features fields first first_dirty
+    first_ms footer forced foreign forget format from given gives_offsets gone head held hold_ms
+    home home_url horizon horizon_max horizon_min horizons id ids index jitter_ms kept key key_type
+    keys killed killed_ms kind last_field_id layout left level log log_id logs logs_at manifest mark
+    marked markers mask masked masks max_ms members name next not_searched null_keys number object
+    objects offset offsets older_writers oldest_readable operation order orders_removed orphan_floor
+    outcome p pages parent participants partitioner partitions path pins positions positions_at
+    previous query_id ranges reached reached_after read reason released replace requested_ms
+    required reset_times rest rewritten rewritten_ms rolls row row_texts rows schema seal searched
+    secret_sha256 seed segments sequence since since_ms snapshot sources stamp start started_ms
+    state superseded swept takes_ms time_ms time_zone timeout_ms told tombstones tombstones_removed
+    transaction type uncleanable undecided unended unmarked until_ms up_to value version view views
+    write writer writers xxh3_128
     """.split()  # noqa: SIM905 - a list would have a line for each
 )
 VIEWS = FIELDS | frozenset(
@@ -92,7 +92,7 @@ NAMED = {"config", "cuts", "foreign", "pins", "views"}
 """Objects whose names are data, beside numbers and ids."""
 WORDS = {field.encode() for field in FIELDS}
 """They are everywhere, whatever the keys are."""
-IDS = {"id", "name", "writers", "query_id", "mark", "config"}
+IDS = {"id", "name", "column", "writers", "query_id", "mark", "config"}
 """Where names and settings are; two others of `NAMED` have names."""
 NUMBERS = re.compile(r"version|first|[a-z]+[.-][a-z.-]+")
 """Fields of views that may be numbers in a text."""
@@ -109,7 +109,9 @@ PLAIN: dict[str, Any] = {
     "compression": "none",
     "data_page_size": MOST,
 }
-COLUMNS = {"key", "value", "headers", "timestamp", "offset", "delete_horizon"}
+COLUMNS = {"headers", "timestamp", "offset", "delete_horizon", "deleted"}
+"""Of an object, beside key and value; with the prefix `OWN` if it has a table's columns."""
+OWN = "_clog_"
 LISTS = {"list", "key_value"}
 M = (1 << 64) - 1
 P64 = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63)
@@ -285,6 +287,11 @@ def _part(value: bytes | None, *, is_loose: bool) -> bytes:
     return b"\1" + (value.replace(b"\0", b"\0\xff") + b"\0\0" if is_loose else value)
 
 
+def is_key(field: Any) -> Any:
+    """Returns whether a column is the key."""
+    return field.metadata and field.metadata.get(b"PARQUET:field_id") == b"1"
+
+
 def content(path: Any) -> Any:
     """Returns a file's bytes; raises if it is a link, a pipe or the like."""
     need(stat.S_ISREG(os.lstat(path).st_mode), "a link, a pipe, or another thing that is no file")
@@ -337,6 +344,8 @@ class Verifier:
         self.problems: list[str] = []
         self.places: dict[str, set[tuple[int, ...]]] = {}
         self.marked: dict[str, int] = {}
+        self.in_key: list[str] | None = None
+        self.named = {"key", "value", *COLUMNS}
         self.seed = self.seen = self.records = self.later = 0
         if secret and hashlib.sha256(self.secret).hexdigest() != receipt["secret_sha256"]:
             raise ValueError("this is not the secret of this receipt")
@@ -472,6 +481,11 @@ class Verifier:
         if not isinstance(value, dict):
             return
         self.seed = int(value.get("seed", f"{self.seed:x}"), 16)
+        if value.get("layout") == "table":
+            self.in_key = [field["name"] for field in value["key"].get("fields", ())]
+            of_key = self.in_key or [value["key"].get("column", "key")]
+            of_value = [field["name"] for field in value["value"]["fields"]]
+            self.named |= {*of_key, *of_value, *(OWN + name for name in COLUMNS)}
         if "rows" in value and str(value.get("path")).endswith((".dead", ".mask")):
             self.marked[value["path"]] = value["rows"]
         objects, chunks = value.get("objects", ()), value.get("chunks", {})
@@ -620,20 +634,30 @@ class Verifier:
         at, behind = self.pages(data), len(data) - 24 - w(data, len(data) - 8, 4)
         file = pq.ParquetFile(io.BytesIO(data))
         keys: list[bytes | None] = []
-        need(set(file.schema_arrow.names) <= COLUMNS, "a column that the format does not name")
+        need({*file.schema_arrow.names} <= self.named, "a column that the format does not name")
+        offset = "offset" if self.in_key is None else f"{OWN}offset"
         for number in range(file.num_row_groups):
             group = file.read_row_group(number, use_threads=False)
             stated = file.metadata.row_group(number)
             self.written_anew(stated, group, self.laid[number * stated.num_columns :])
-            fresh = [key for chunk in group.column("key").chunks for key in canonical(chunk)]
+            fresh = [key for chunk in self.keys_of(group).chunks for key in canonical(chunk)]
             for i in (i for i, key in enumerate(fresh) if key is not None and self.is_key(key)):
-                given = (
-                    group.column("offset")[i].as_py() if "offset" in group.column_names else None
-                )
+                given = group.column(offset)[i].as_py() if offset in group.column_names else None
                 self.found(name, len(keys) + i, given)
             keys += fresh
         self.records += len(keys)
         self.index(data[at:behind], keys)
+
+    def keys_of(self, rows: Any) -> Any:
+        """Returns the keys of an object's rows."""
+        if self.in_key is None:
+            return rows.column("key")
+        if not self.in_key:
+            return next(c for c, f in zip(rows.columns, rows.schema, strict=True) if is_key(f))
+        parts = rows.select(self.in_key).combine_chunks()
+        fields = [rows.schema.field(name) for name in self.in_key]
+        arrays = [pa.concat_arrays(column.chunks) for column in parts.columns]
+        return pa.chunked_array([pa.StructArray.from_arrays(arrays, fields=fields)])
 
     def found(self, name: Any, row: Any, offset: Any) -> None:
         """Raises unless a record of an erased key came after the request."""

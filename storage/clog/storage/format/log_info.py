@@ -12,7 +12,8 @@ read under every later one (§12.4).
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from clog.storage.column_kinds import (
@@ -53,6 +54,9 @@ FOREIGN_POSITIONS = "foreign-positions"
 NAMED_CUTS = "named-cuts"
 PROPOSALS = "proposals"
 WHOLE_TRANSACTIONS = "whole-transactions"
+TABLE_COLUMNS = "table-columns"
+OF_SCHEMAS: Final = (TYPED_COLUMNS, TYPED_KEYS, TABLE_COLUMNS)
+"""Features that a log has because of its schema, and never without it."""
 RETIRED: Final = frozenset({"row-texts"})
 """Names that logs of older releases have, and that nothing depends on any more."""
 
@@ -66,11 +70,15 @@ KEY_ID: Final = 1
 VALUE_ID: Final = 2
 FIRST_ID: Final = 16
 """Ids of fields inside key and value begin here; lower ones are for columns of the format."""
+OWN_PREFIX: Final = "_clog"
+"""No column of a table begins so: clog's own columns do, in objects with table columns."""
 FIELDS_MAX: Final = 1000
 """The most fields of a schema, including those in lists and maps. Part of the format."""
 DEPTH_MAX: Final = 8
 """The most levels of nested fields. Part of the format."""
 
+_TABLE: Final = "table"
+"""The layout of objects with table columns, in the JSON of a schema."""
 STRUCT: Final = "struct"
 LIST: Final = "list"
 MAP: Final = "map"
@@ -192,6 +200,12 @@ FEATURES = {
             is_choice=True,
             at_creation=True,
         ),
+        Feature(
+            *(TABLE_COLUMNS, "22", _READERS),
+            "objects have the columns of a table, those of its key and of its value",
+            is_choice=True,
+            at_creation=True,
+        ),
         Feature(*(FOREIGN_POSITIONS, "11.4", _WRITERS), "positions in sources other than logs"),
         Feature(
             *(NAMED_CUTS, "20", _WRITERS),
@@ -226,13 +240,21 @@ first commit of this one on.
 
 @dataclass(frozen=True, slots=True)
 class SchemaField:
-    """One field; ``kind`` is its type, and if ``required`` it is null only where its parent is."""
+    """One field; ``kind`` is its type, and if ``required`` it is null only where its parent is;
+    ``column`` is the name that a key of one column has in objects with table columns.
+    """
 
     name: str
     id: int
     kind: str
     required: bool = False
     fields: tuple["SchemaField", ...] = ()
+    column: str | None = None
+
+    @property
+    def stored_name(self) -> str:
+        """The name that its column has in objects."""
+        return self.name if self.column is None else self.column
 
     def walk(self, above: str = "") -> Iterator[tuple[str, "SchemaField"]]:
         """Yields (path, field) of this field and all inner ones, in the order of the schema."""
@@ -244,12 +266,25 @@ class SchemaField:
 
 @dataclass(frozen=True, slots=True)
 class LogSchema:
-    """A log's ``id``-th schema: the types of key and value; ``last_id`` is the highest field id."""
+    """A log's ``id``-th schema: the types of key and value; ``last_id`` is the highest field id;
+    ``is_table``: whether objects have table columns (FORMAT.md §22).
+    """
 
     id: int
     last_id: int
     key: SchemaField
     value: SchemaField
+    is_table: bool = False
+
+    @property
+    def key_columns(self) -> tuple[SchemaField, ...]:
+        """The fields that are the key's columns in objects with table columns."""
+        return self.key.fields if self.key.kind == STRUCT else (self.key,)
+
+    @property
+    def columns(self) -> tuple[SchemaField, ...]:
+        """The fields that are columns of objects with table columns."""
+        return (*self.key_columns, *self.value.fields)
 
     def walk(self) -> Iterator[tuple[str, SchemaField]]:
         """Yields (path, field) of all fields."""
@@ -261,12 +296,13 @@ def schema_to_json(schema: LogSchema | None) -> dict[str, Any]:
     """Returns the JSON of a schema in ``create``, in edits and heads; None is a log of bytes."""
     if schema is None:
         return dict(BYTES)
-    return {
+    made = {
         "id": schema.id,
         "last_field_id": schema.last_id,
         "key": _field_to_json(schema.key, in_key=True),
         "value": _field_to_json(schema.value),
     }
+    return {**made, "layout": _TABLE} if schema.is_table else made
 
 
 def schema_from_json(value: dict[str, Any]) -> LogSchema | None:
@@ -278,10 +314,17 @@ def schema_from_json(value: dict[str, Any]) -> LogSchema | None:
         whole(value["last_field_id"]),
         _field_from_json(value["key"], 1, in_key=True),
         _field_from_json(value["value"], 1),
+        _is_table(value),
     )
     if (problem := schema_problem(schema)) is not None:
         raise ValueError(problem)
     return schema
+
+
+def _is_table(value: dict[str, Any]) -> bool:
+    if value.get("layout", _TABLE) != _TABLE:
+        raise ValueError(f"an unknown layout {value['layout']!r:.80}")
+    return "layout" in value
 
 
 SCHEMA: Final = Codec(schema_to_json, schema_from_json)
@@ -315,12 +358,56 @@ def schema_problem(schema: LogSchema) -> str | None:
                 f" a date, a boolean, a decimal of up to {KEY_DIGITS_MAX} digits, or a struct of"
                 " them"
             )
-    return next(filter(None, (_field_problem(path, field) for path, field in fields)), None)
+    problem = next(filter(None, (_field_problem(path, field) for path, field in fields)), None)
+    return problem or _layout_problem(schema)
+
+
+def _layout_problem(schema: LogSchema) -> str | None:
+    """Returns why objects cannot have the columns that a schema gives them."""
+    key, value = schema.key, schema.value
+    if [path for path, field in schema.walk() if field.column is not None and field is not key]:
+        return "a field with a column of its own, which only a key can have"
+    if not schema.is_table:
+        return None if key.column is None else "a key with a column, without table columns"
+    if not key.required:
+        return "a key that may be null, in a log with table columns"
+    if value.kind != STRUCT:
+        return f"a value of type {value.kind}, in a log with table columns"
+    if key.kind == STRUCT and key.column is not None:
+        return "a key of several columns with a name for one"
+    names = [field.stored_name for field in schema.columns]
+    if len(set(names)) < len(names):
+        return f"a column of the table twice: {names}"
+    if wrong := [name for name in names if not name or "." in name or name.startswith(OWN_PREFIX)]:
+        return f"columns of a table named {wrong}; names have no dot, and do not begin {OWN_PREFIX}"
+    return None
+
+
+def as_table(schema: LogSchema, key_columns: Sequence[str]) -> LogSchema:
+    """Returns the schema of a new log with these names of key columns, with table columns if its
+    objects can have them.
+    """
+    if not key_columns:
+        return schema
+    is_named = schema.key.kind != STRUCT and key_columns[0] != schema.key.name
+    column = key_columns[0] if is_named else None
+    made = replace(schema, key=replace(schema.key, column=column), is_table=True)
+    return schema if _layout_problem(made) else made
 
 
 def has_typed_keys(schema: LogSchema | None) -> bool:
     """Returns whether the key or a field of it has a type that ``typed-keys`` adds."""
     return schema is not None and any(_stands_in(field.kind) for _, field in schema.key.walk())
+
+
+def of_schema(schema: LogSchema | None) -> FeatureNames:
+    """Returns the features, of `OF_SCHEMAS`, that a log with this schema has."""
+    needed = {
+        TYPED_COLUMNS: schema is not None,
+        TYPED_KEYS: has_typed_keys(schema),
+        TABLE_COLUMNS: schema is not None and schema.is_table,
+    }
+    return lists_of([FEATURES[name] for name in OF_SCHEMAS if needed[name]])
 
 
 def check_evolution(old: LogSchema | None, new: LogSchema) -> None:
@@ -332,6 +419,8 @@ def check_evolution(old: LogSchema | None, new: LogSchema) -> None:
             f"an edit gives schema {new.id} with last field id {new.last_id} to a log with"
             f" schema {old.id} and last field id {old.last_id}"
         )
+    if new.is_table != old.is_table:
+        raise CorruptionError("an edit changes whether objects have table columns")
     _check_field(old.key, new.key, "key", last_id=None)
     _check_field(old.value, new.value, "value", last_id=old.last_id)
 
@@ -358,9 +447,19 @@ def key_columns_problem(schema: LogSchema | None, names: Sequence[str]) -> str |
     return None
 
 
+def publish_columns_problem(schema: LogSchema | None, names: Collection[str]) -> str | None:
+    """Returns why published tables of a log cannot be given these columns beside the table's."""
+    if set(names) <= {"none"} or (schema is not None and schema.is_table):
+        return None
+    return (
+        f"table.publish.columns={','.join(sorted(names))} is refused: it is only for logs whose"
+        " objects have table columns, and views of this one show headers and timestamps anyway"
+    )
+
+
 def _check_field(old: SchemaField, new: SchemaField, path: str, *, last_id: int | None) -> None:
     """Checks a field and its inner fields; fields may be added unless ``last_id`` is None."""
-    same = (old.name, old.id) == (new.name, new.id)
+    same = (old.name, old.id, old.column) == (new.name, new.id, new.column)
     if not same or (old.kind != new.kind and not widens(old.kind, new.kind)):
         raise CorruptionError(f"an edit makes {new.kind} field {new.id} of {old.kind} {path}")
     if new.required and not old.required:
@@ -416,6 +515,8 @@ def _field_to_json(field: SchemaField, *, in_key: bool = False) -> dict[str, Any
         out["key_type"] = field.kind
     if field.required:
         out["required"] = True
+    if field.column is not None:
+        out["column"] = field.column
     if field.fields:
         out["fields"] = [_field_to_json(inner, in_key=in_key) for inner in field.fields]
     return out
@@ -425,8 +526,10 @@ def _field_from_json(value: dict[str, Any], depth: int, *, in_key: bool = False)
     if depth > DEPTH_MAX:
         raise ValueError(f"a schema that is nested more than {DEPTH_MAX} deep")
     name, kind, required = value["name"], value["type"], value.get("required", False)
-    if not (isinstance(name, str) and isinstance(kind, str) and isinstance(required, bool)):
-        raise TypeError("a field's name and type are texts, required is a truth value")
+    column = value.get("column")
+    texts = isinstance(name, str) and isinstance(kind, str) and isinstance(column, str | None)
+    if not (texts and isinstance(required, bool)):
+        raise TypeError("a field's name, type and column are texts, required is a truth value")
     if in_key and ("key_type" in value or _stands_in(kind)):
         given, kind = kind, value["key_type"]
         if given != _stands_in(str(kind)):
@@ -434,7 +537,7 @@ def _field_from_json(value: dict[str, Any], depth: int, *, in_key: bool = False)
     fields = tuple(
         _field_from_json(inner, depth + 1, in_key=in_key) for inner in value.get("fields", ())
     )
-    return SchemaField(name, whole(value["id"]), kind, required, fields)
+    return SchemaField(name, whole(value["id"]), kind, required, fields, column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,11 +579,10 @@ class LogInfo:
             )
 
     def check_schema(self) -> None:
-        """Raises ValueError unless the log has exactly the type features that its schema needs."""
-        if (self.schema is not None) != (TYPED_COLUMNS in self.features.read):
-            raise ValueError(f"a schema without the feature {TYPED_COLUMNS!r}, or the reverse")
-        if has_typed_keys(self.schema) != (TYPED_KEYS in self.features.read):
-            raise ValueError(f"types of keys without the feature {TYPED_KEYS!r}, or the reverse")
+        """Raises ValueError unless the log has exactly the features that its schema needs."""
+        for name in OF_SCHEMAS:
+            if (name in of_schema(self.schema)) != (name in self.features.read):
+                raise ValueError(f"a schema without the feature {name!r}, or the reverse")
 
 
 LOG_INFO: Final = record(LogInfo)

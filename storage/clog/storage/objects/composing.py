@@ -26,16 +26,20 @@ from clog.storage.format.log_info import LogSchema
 from clog.storage.keys import key_index
 from clog.storage.numpy_arrays import to_arrow
 from clog.storage.objects.reader import (
+    BINARY,
+    FALSE,
+    I16,
     I64,
     LIST,
     MAGIC,
+    SET,
     STRUCT,
     TAIL_BYTES,
+    TRUE,
     WHOLE_BYTES,
     Reader,
     Struct,
     read_footer,
-    written,
 )
 from clog.storage.objects.writer import (
     OBJECT_BYTES,
@@ -44,13 +48,11 @@ from clog.storage.objects.writer import (
     ObjectWriter,
     Rows,
     absent_columns,
-    is_typed,
     parquet_of,
     parquet_writer,
-    stored_schema,
 )
 from clog.storage.store.contract import Store
-from clog.storage.types.columns import OFFSET
+from clog.storage.types.columns import DELETED, OFFSET, Layout
 
 _GATHER_ROWS = 1 << 14
 _GATHER_BYTES = 1 << 20
@@ -146,7 +148,7 @@ class RewritingWriter(ObjectWriter):
         if len(parts) == 1 and isinstance(parts[0], Rows):
             self._put_rows(parts[0])
         elif parts:
-            whole = Composition(parts, self._schema)
+            whole = Composition(parts, self._schema, self._layout)
             made = whole.encoded(self._compression, self._key_seed, self._together)
             self._put(made, (whole.stats,), None, dense=whole.dense)
 
@@ -220,15 +222,17 @@ class Composition:
 
     Args:
         schema: of rewritten records of the log.
+        layout: of its objects.
 
     Attributes:
         stats: of all rows.
         dense: whether their offsets have no gaps.
     """
 
-    def __init__(self, parts: Sequence[Part], schema: pa.Schema) -> None:
+    def __init__(self, parts: Sequence[Part], schema: pa.Schema, layout: Layout) -> None:
         self._parts = parts
         self._schema = schema
+        self._layout = layout
         every = [part.stats if isinstance(part, CopiedGroup) else _only(part) for part in parts]
         self.stats = reduce(_joined, every)
         self.dense = self.stats.last_offset - self.stats.first_offset + 1 == self.stats.rows
@@ -239,15 +243,16 @@ class Composition:
         """Returns the object's bytes, and how many are the footer's and the key index's. Takes the
         records out of the parts, which are encoded with ``together``.
         """
-        schema = stored_schema(self._schema, self._absent())
+        layout = self._layout
+        schema = layout.stored(self._schema, self._absent())
         seed = key_seed if self.stats.size_bytes > WHOLE_BYTES else None
-        file = file_without_rows(schema, compression)
+        file = file_without_rows(schema, compression, layout)
         pages: list[bytes | memoryview] = [MAGIC]
         groups: list[Struct] = []
         blocks: list[bytes] = []
         at = len(MAGIC)
         calls = [
-            (partial(_groups_of, part, schema, compression, seed), part.record_bytes)
+            (partial(_groups_of, part, schema, layout, compression, seed), part.record_bytes)
             for part in self._parts
         ]
         for made, indexed in together(calls):
@@ -260,12 +265,12 @@ class Composition:
         tree = written({**file, 3: (I64, self.stats.rows), 4: (LIST, (STRUCT, groups))})
         footer = tree + len(tree).to_bytes(4, "little") + MAGIC
         # If this fails, it is our own bug.
-        read_footer(footer, rows=self.stats.rows, pages_end=at, typed=is_typed(schema))
+        read_footer(footer, rows=self.stats.rows, pages_end=at, kind=layout.kind)
         data = b"".join((*pages, index, xxhash.xxh3_128_digest(footer), footer))
         return data, len(footer), len(index)
 
     def _absent(self) -> set[str]:
-        absent = {"headers", "delete_horizon"}
+        absent = {"headers", "delete_horizon", DELETED}
         for part in self._parts:
             absent &= part.absent if isinstance(part, CopiedGroup) else absent_columns(part)
         return absent | ({OFFSET} if self.dense else set())
@@ -295,34 +300,35 @@ def _joined(first: ChunkStats, after: ChunkStats) -> ChunkStats:
 
 
 def _groups_of(
-    part: Part, schema: pa.Schema, compression: Compression, seed: int | None
+    part: Part, schema: pa.Schema, layout: Layout, compression: Compression, seed: int | None
 ) -> tuple[list[tuple[int, list[RawColumn]]], list[bytes]]:
     """Returns the row groups of a part, in the schema's order, and their key index blocks."""
     if isinstance(part, CopiedGroup):
         blocks = [] if part.block is None else [part.block]
-        return [(part.num_rows, _completed(part, schema, compression))], blocks
+        return [(part.num_rows, _completed(part, schema, layout, compression))], blocks
     parquet, blocks = parquet_of(part, schema, compression, seed)
     return list(_row_groups(parquet)), blocks
 
 
-def _completed(part: CopiedGroup, schema: pa.Schema, compression: Compression) -> list[RawColumn]:
+def _completed(
+    part: CopiedGroup, schema: pa.Schema, layout: Layout, compression: Compression
+) -> list[RawColumn]:
     """Returns the columns of the schema: the group's own, and made ones for the rest."""
     missing = [field for field in schema if field.name not in part.columns]
     columns = dict(part.columns)
     if missing:
         low, high = part.stats.first_offset, part.stats.last_offset
-        arrays = [
-            to_arrow(np.arange(low, high + 1, dtype=np.int64))
-            if field.name == OFFSET
-            else pa.nulls(part.num_rows, field.type)
-            for field in missing
-        ]
+        made = {
+            layout.kind.own(OFFSET): to_arrow(np.arange(low, high + 1, dtype=np.int64)),
+            DELETED: to_arrow(np.zeros(part.num_rows, np.bool_)),
+        }
+        arrays = [made.get(f.name, pa.nulls(part.num_rows, f.type)) for f in missing]
         table = pa.Table.from_arrays(arrays, schema=pa.schema(missing))
         sink = pa.BufferOutputStream()
-        with parquet_writer(sink, table.schema, compression) as writer:
+        with parquet_writer(sink, table.schema, compression, layout) as writer:
             writer.write_table(table, row_group_size=table.num_rows)
-        ((_, made),) = _row_groups(memoryview(sink.getvalue()))
-        for column in made:
+        ((_, added),) = _row_groups(memoryview(sink.getvalue()))
+        for column in added:
             name = column.metadata[3][1][1][0].decode()
             columns[name] = [*columns.get(name, ()), column]
     return [column for field in schema for column in columns[field.name]]
@@ -363,10 +369,65 @@ def _placed(rows: int, columns: Sequence[RawColumn], at: int) -> Struct:
     }
 
 
-def file_without_rows(schema: pa.Schema, compression: Compression) -> Struct:
+def file_without_rows(schema: pa.Schema, compression: Compression, layout: Layout) -> Struct:
     """Returns the footer of a file of this schema that has no rows."""
     sink = pa.BufferOutputStream()
-    parquet_writer(sink, schema, compression).close()
+    parquet_writer(sink, schema, compression, layout).close()
     data = sink.getvalue().to_pybytes()
     length = int.from_bytes(data[-TAIL_BYTES:-4], "little")
     return Reader(data[-TAIL_BYTES - length : -TAIL_BYTES]).struct()
+
+
+def written(struct: Struct) -> bytes:
+    """Returns the bytes of a struct, as `Reader.struct` reads it."""
+    out = bytearray()
+    _write(out, STRUCT, struct)
+    return bytes(out)
+
+
+def _write(out: bytearray, kind: int, value: Any) -> None:
+    """Appends the value of a field of this kind; truth values are in the field's header."""
+    if I16 <= kind <= I64:
+        out += _varint_of(value << 1 ^ value >> 63)
+    elif kind == BINARY:
+        out += _varint_of(len(value)) + value
+    elif kind == STRUCT:
+        _write_fields(out, value)
+    elif kind in (LIST, SET):
+        of, elements = value
+        few = len(elements) < 15
+        out.append((len(elements) if few else 15) << 4 | of)
+        out += b"" if few else _varint_of(len(elements))
+        for element in elements:
+            _write_element(out, of, element)
+    elif kind not in (TRUE, FALSE):
+        out += value
+
+
+def _write_fields(out: bytearray, struct: Struct) -> None:
+    before = 0
+    for field, (kind, value) in sorted(struct.items()):
+        near = 0 < field - before < 16
+        out.append((field - before if near else 0) << 4 | kind)
+        out += b"" if near else _varint_of(field << 1 ^ field >> 63)
+        _write(out, kind, value)
+        before = field
+    out.append(0)
+
+
+def _write_element(out: bytearray, kind: int, value: Any) -> None:
+    """Appends an element of a container, where each truth value takes a byte."""
+    if kind in (TRUE, FALSE):
+        out.append(TRUE if value else FALSE)
+    else:
+        _write(out, kind, value)
+
+
+def _varint_of(number: int) -> bytes:
+    number &= (1 << 64) - 1
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

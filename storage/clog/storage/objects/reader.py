@@ -35,7 +35,18 @@ from clog.storage.format.chunks import FOOTER_SUM_BYTES, ObjectRef, damage
 from clog.storage.format.log_info import LogSchema
 from clog.storage.numpy_arrays import parquet, to_numpy
 from clog.storage.store.contract import BYTES_MAX, HeldObject, Store, ahead, coalesce
-from clog.storage.types.columns import OFFSET, as_type, can_read, column_types, leaves_of, projected
+from clog.storage.types.columns import (
+    DELETE_HORIZON,
+    DELETED,
+    OFFSET,
+    Kind,
+    ObjectColumns,
+    as_type,
+    can_read,
+    column_types,
+    layout_of,
+    projected,
+)
 
 BATCH_ROWS = 16384
 """Default of ``batch_rows``: the most rows of a batch."""
@@ -61,17 +72,18 @@ REMEMBERED_BYTES_MAX = 64 << 10
 """Longer footers are not cached, and checked each time."""
 TAIL_BYTES: Final = 8
 MAGIC: Final = b"PAR1"
+BOOLEAN: Final = 0
 BYTE_ARRAY: Final = 6
 INT64: Final = 2
 REPEATED: Final = 2
 PHYSICAL_TYPES: Final = {
-    ("key",): BYTE_ARRAY,
-    ("value",): BYTE_ARRAY,
-    ("timestamp",): INT64,
-    ("offset",): INT64,
-    ("delete_horizon",): INT64,
+    kind: {kind.own(name): INT64 for name in ("timestamp", OFFSET, DELETE_HORIZON)} for kind in Kind
 }
-"""Parquet's numbers of the types of columns that are not groups."""
+"""Parquet's numbers of the types of columns that are not groups. Those of typed keys and values are
+compared with the schema.
+"""
+PHYSICAL_TYPES[Kind.BYTES] |= dict.fromkeys(("key", "value"), BYTE_ARRAY)
+PHYSICAL_TYPES[Kind.TABLE] |= {DELETED: BOOLEAN}
 _HEADERS_LEAVES: Final = {"key": BYTE_ARRAY, "value": BYTE_ARRAY}
 _FILE_LISTS: Final = {5: STRUCT, 7: STRUCT}
 _GROUP_LISTS: Final = {1: STRUCT, 4: STRUCT}
@@ -79,8 +91,9 @@ _COLUMN_LISTS: Final = {2: I32, 3: BINARY, 8: STRUCT, 13: STRUCT}
 _SIZE_LISTS: Final = {2: I64, 3: I64}
 _GEOMETRY_LISTS: Final = {2: I32}
 """By field: the kind of the elements, for all lists that Parquet defines."""
-Choose: TypeAlias = Callable[[Any, Sequence[int]], Collection[int]]
-"""Returns which of some row groups are wanted, by Arrow's metadata of the object."""
+Choose: TypeAlias = Callable[[Any, ObjectColumns, Sequence[int]], Collection[int]]
+"""Returns which of some row groups are wanted, by Arrow's metadata of the object and its columns.
+"""
 
 
 def read_rows(
@@ -260,9 +273,10 @@ class _Source:
         self._store = store
         self._obj = obj
         self.choose: Choose | None = None
-        self._is_typed = schema is not None
+        self._layout = layout_of(schema)
         self._all = column_types(schema).rewritten
         self._schema = _projection(schema, tuple(columns))
+        self._columns: ObjectColumns
         self._stored: list[str] = []
         self._file: Any = None
 
@@ -289,14 +303,16 @@ class _Source:
         obj = self._obj
         with self._decoding("its footer"):
             footer, end = data[-obj.footer_bytes :], obj.tail[0]
-            found = read_footer(footer, rows=obj.rows, pages_end=end, typed=self._is_typed)
-            has_offsets = any(path == OFFSET for path, _, _ in found[0].pages)
+            found = read_footer(footer, rows=obj.rows, pages_end=end, kind=self._layout.kind)
+            offset = self._layout.kind.own(OFFSET)
+            has_offsets = any(path == offset for path, _, _ in found[0].pages)
             if has_offsets == obj.dense:
                 raise self._damaged(
                     f"the manifest says dense={obj.dense}, its columns say otherwise"
                 )
             metadata = parquet().read_metadata(pa.BufferReader(data))
-            self._check_types(metadata.schema.to_arrow_schema())
+            self._columns = self._layout.of(metadata.schema.to_arrow_schema())
+            self._check_types(self._columns.schema)
         needed = []
         start = 0
         for number, group in enumerate(found):
@@ -306,7 +322,8 @@ class _Source:
             start = end
         if self.choose is not None:
             with self._decoding("its statistics"):
-                chosen = self.choose(metadata, [group.number for group in needed])
+                numbers = [group.number for group in needed]
+                chosen = self.choose(metadata, self._columns, numbers)
             needed = [group for group in needed if group.number in chosen]
         return found, needed, metadata
 
@@ -356,6 +373,7 @@ class _Source:
 
     def _complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the batch with the requested columns, of which absent ones are null."""
+        batch = self._columns.nested(batch)
         check_rows(batch)
         arrays = [
             as_type(batch.column(field.name), field.type)  # Possible, by `_check_types`.
@@ -396,22 +414,18 @@ class _Source:
         ]
 
     def _check_types(self, stored: pa.Schema) -> None:
+        is_typed = self._layout.kind is not Kind.BYTES
         for field in stored:
             if field.name not in self._all.names:
                 continue  # Written by a newer clog.
             expected = self._all.field(field.name).type
-            if field.type != expected and not (self._is_typed and can_read(field.type, expected)):
+            if field.type != expected and not (is_typed and can_read(field.type, expected)):
                 raise self._damaged(
                     f"its column {field.name} has type {field.type}, expected {expected}"
                 )
-        self._stored = [
-            leaf
-            for field in self._schema
-            if field.name in stored.names
-            for leaf in leaves_of(stored.field(field.name), field.type)
-        ]
+        self._stored = self._columns.leaves(self._schema)
         if not self._stored:
-            self._stored = ["timestamp"]  # Some column must count the rows.
+            self._stored = [self._layout.kind.own("timestamp")]  # Some column must count the rows.
 
     @contextmanager
     def _decoding(self, what: str) -> Iterator[None]:
@@ -591,61 +605,6 @@ class Reader:
         raise ThriftError("a number has more than 64 bits")
 
 
-def written(struct: Struct) -> bytes:
-    """Returns the bytes of a struct, as `Reader.struct` reads it."""
-    out = bytearray()
-    _write(out, STRUCT, struct)
-    return bytes(out)
-
-
-def _write(out: bytearray, kind: int, value: Any) -> None:
-    """Appends the value of a field of this kind; truth values are in the field's header."""
-    if I16 <= kind <= I64:
-        out += _varint_of(value << 1 ^ value >> 63)
-    elif kind == BINARY:
-        out += _varint_of(len(value)) + value
-    elif kind == STRUCT:
-        _write_fields(out, value)
-    elif kind in (LIST, SET):
-        of, elements = value
-        few = len(elements) < 15
-        out.append((len(elements) if few else 15) << 4 | of)
-        out += b"" if few else _varint_of(len(elements))
-        for element in elements:
-            _write_element(out, of, element)
-    elif kind not in (TRUE, FALSE):
-        out += value
-
-
-def _write_fields(out: bytearray, struct: Struct) -> None:
-    before = 0
-    for field, (kind, value) in sorted(struct.items()):
-        near = 0 < field - before < 16
-        out.append((field - before if near else 0) << 4 | kind)
-        out += b"" if near else _varint_of(field << 1 ^ field >> 63)
-        _write(out, kind, value)
-        before = field
-    out.append(0)
-
-
-def _write_element(out: bytearray, kind: int, value: Any) -> None:
-    """Appends an element of a container, where each truth value takes a byte."""
-    if kind in (TRUE, FALSE):
-        out.append(TRUE if value else FALSE)
-    else:
-        _write(out, kind, value)
-
-
-def _varint_of(number: int) -> bytes:
-    number &= (1 << 64) - 1
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 class FooterError(ValueError):
     """The footer is not valid for such an object."""
 
@@ -660,11 +619,11 @@ class _Leaf:
 
 
 def read_footer(
-    footer: bytes, *, rows: int, pages_end: int, typed: bool = False
+    footer: bytes, *, rows: int, pages_end: int, kind: Kind = Kind.BYTES
 ) -> tuple[RowGroup, ...]:
     """Returns the row groups in the footer, given with its tail, of an object with this many rows
-    whose pages end before the byte ``pages_end``; ``typed``: key and value have the types of a
-    schema. Raises `FooterError` if it contradicts the format (§5.1):
+    whose pages end before the byte ``pages_end``, and whose columns are of this kind. Raises
+    `FooterError` if it contradicts the format (§5.1):
 
     F1. The tail says Parquet, unencrypted, and the length that the manifest has.
     F2. The footer is one struct of Thrift's compact protocol, and lists have the right element
@@ -681,12 +640,12 @@ def read_footer(
     for each row group of seven columns; its result is cached by the bytes.
     """
     remembered = len(footer) <= REMEMBERED_BYTES_MAX
-    return (_read_once if remembered else _read)(footer, rows, pages_end, typed=typed)
+    return (_read_once if remembered else _read)(footer, rows, pages_end, kind=kind)
 
 
-def _read(footer: bytes, rows: int, pages_end: int, *, typed: bool) -> tuple[RowGroup, ...]:
+def _read(footer: bytes, rows: int, pages_end: int, *, kind: Kind) -> tuple[RowGroup, ...]:
     try:
-        return _read_parts(footer, rows, pages_end, typed=typed)
+        return _read_parts(footer, rows, pages_end, kind=kind)
     except ThriftError as e:
         raise FooterError(f"it is not a footer: {e}") from e
 
@@ -694,7 +653,7 @@ def _read(footer: bytes, rows: int, pages_end: int, *, typed: bool) -> tuple[Row
 _read_once = lru_cache(64)(_read)
 
 
-def _read_parts(footer: bytes, rows: int, pages_end: int, *, typed: bool) -> tuple[RowGroup, ...]:
+def _read_parts(footer: bytes, rows: int, pages_end: int, *, kind: Kind) -> tuple[RowGroup, ...]:
     length = len(footer) - TAIL_BYTES
     tail = footer[-TAIL_BYTES:]
     if length < 0 or tail[4:] != MAGIC or int.from_bytes(tail[:4], "little") != length:
@@ -707,15 +666,15 @@ def _read_parts(footer: bytes, rows: int, pages_end: int, *, typed: bool) -> tup
     counted = -1
     field = 0
     while (header := reader.field(field)) is not None:
-        field, kind = header
+        field, of = header
         if field in (8, 9):
             raise FooterError("it is encrypted")
         if field == 4:
-            groups = _row_groups(reader, kind, leaves, pages_end)
+            groups = _row_groups(reader, of, leaves, pages_end)
             continue
-        found = {field: (kind, reader.value(kind))}
+        found = {field: (of, reader.value(of))}
         if field == 2:
-            leaves = _leaves_of(_structs(found, 2, "schema"), typed=typed)
+            leaves = _leaves_of(_structs(found, 2, "schema"), kind)
         elif field == 3:
             counted = _integer(found, 3, I64, "rows")
         else:
@@ -728,8 +687,9 @@ def _read_parts(footer: bytes, rows: int, pages_end: int, *, typed: bool) -> tup
     return groups
 
 
-def _leaves_of(elements: list[Struct], *, typed: bool) -> list[_Leaf]:
+def _leaves_of(elements: list[Struct], kind: Kind) -> list[_Leaf]:
     """Returns the leaves of the tree that a schema lists in preorder."""
+    typed = kind is not Kind.BYTES
     columns_max = TYPED_COLUMNS_MAX if typed else COLUMNS_MAX
     if len(elements) > columns_max:
         raise FooterError(f"its schema has {len(elements)} elements, more than {columns_max}")
@@ -740,10 +700,11 @@ def _leaves_of(elements: list[Struct], *, typed: bool) -> list[_Leaf]:
     if next(rest, None) is not None:
         raise FooterError("its schema has elements outside its tree")
     names = {leaf.path[0] for leaf in leaves}
-    if missing := {"key", "value", "timestamp"} - names:
+    needed = {kind.own("timestamp"), *(("key", "value") if kind is not Kind.TABLE else ())}
+    if missing := needed - names:
         raise FooterError(f"its columns are {sorted(names)}, expected {sorted(missing)} too")
     for leaf in leaves:
-        _check_leaf(leaf, leaves, typed=typed)
+        _check_leaf(leaf, leaves, kind)
     return leaves
 
 
@@ -782,14 +743,13 @@ def _add_children(
             leaves.append(_Leaf((*path, name), kind, again))
 
 
-def _check_leaf(leaf: _Leaf, leaves: list[_Leaf], *, typed: bool) -> None:
+def _check_leaf(leaf: _Leaf, leaves: list[_Leaf], kind: Kind) -> None:
     """Checks a leaf against the format's rules for its column."""
     column = leaf.path[0]
-    of_schema = typed and column in ("key", "value")  # The reader compares them with it.
-    expected = None if of_schema else PHYSICAL_TYPES.get((column,))
+    expected = PHYSICAL_TYPES[kind].get(column)
     if expected is not None:
         wrong = leaf.path != (column,) or leaf.kind != expected or leaf.repeats
-    elif column == "headers":
+    elif column == kind.own("headers"):
         found = {other.path[-1]: other.kind for other in leaves if other.path[0] == column}
         wrong = found != _HEADERS_LEAVES or not leaf.repeats
     else:

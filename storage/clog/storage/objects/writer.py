@@ -69,12 +69,15 @@ from clog.storage.objects.reader import TAIL_BYTES, WHOLE_BYTES
 from clog.storage.store.contract import Puts, Store, StoreFullError
 from clog.storage.types.columns import (
     DELETE_HORIZON,
+    DELETED,
     OFFSET,
+    Kind,
+    Layout,
     column_types,
+    layout_of,
     lone_floats,
     lone_leaves,
     value_sizes,
-    with_ids,
 )
 
 GROUP_BYTES = 4 << 20
@@ -88,6 +91,7 @@ OBJECT_BYTES = 64 << 20
 _OBJECT_BYTES_MAX = 1 << 30  # Arrow's binary arrays end at 2 GiB.
 RECORD_OVERHEAD = 12
 """Bytes added to a record's content: offset 8, size 4 (Kafka's). Part of the format."""
+_OF_BYTES = layout_of(None)
 _Ints = np.ndarray[Any, Any]
 _Records = tuple[pa.RecordBatch, _Ints, _Ints]
 """Records, with the partition and the size of each."""
@@ -236,6 +240,7 @@ class ObjectWriter:
         self._order_header = order_header
         types = column_types(schema)
         self._made_for = schema
+        self._layout = layout_of(schema)
         self._schema = types.rewritten if rewritten or given else types.records
         self._given = types.records if given else None
         self._is_rewritten = rewritten
@@ -313,7 +318,8 @@ class ObjectWriter:
         batches, partitions, sizes = zip(*self._kept, strict=True)
         self._kept, self._kept_bytes = [], 0
         records = pa.Table.from_batches(batches)
-        return Rows(records, np.concatenate(partitions), np.concatenate(sizes))
+        of_all = np.concatenate(partitions), np.concatenate(sizes)
+        return Rows(records, *of_all, self._layout)
 
     def _put_rows(self, rows: "Rows") -> None:
         chunks = rows.chunks()
@@ -437,7 +443,10 @@ def _header_sizes(headers: pa.Array) -> np.ndarray[Any, Any]:
 class Rows:
     """Records of one object, and their order in it; None: the given one."""
 
-    def __init__(self, records: pa.Table, partition: _Ints, sizes: _Ints) -> None:
+    def __init__(
+        self, records: pa.Table, partition: _Ints, sizes: _Ints, layout: Layout = _OF_BYTES
+    ) -> None:
+        self.layout = layout
         self.order = partition_order(partition)
         # One array per column: gathering rows from several would copy them all each time.
         self.records = records if self.order is None else records.combine_chunks()
@@ -512,13 +521,14 @@ class Rows:
                 self.records.slice(start, end - start),
                 self.partition[start:end],
                 self.sizes[start:end],
+                self.layout,
             )
             for start, end in pairwise(edges)
         ]
 
     def consume(self, schema: pa.Schema) -> Iterator[pa.Table]:
-        """Yields the row groups with the columns of the schema, once, and releases them."""
-        left, self.records = self.records.select(schema.names), None
+        """Yields the row groups with the columns of an object, once, and releases them."""
+        left, self.records = self.layout.flattened(self.records, schema.names), None
         if self.order is not None:
             left = pa.table([of_one_width(column) for column in left.columns], left.schema.names)
         for start, end in self._groups():
@@ -559,13 +569,12 @@ def encoded(
     """
     # So few bytes of records, compressed, need no index.
     seed = key_seed if rows.sizes.sum() > WHOLE_BYTES else None
-    schema, with_nan = (
-        stored_schema(rows.records.schema, absent_columns(rows)),
-        nan_in(rows.records),
-    )
+    layout = rows.layout
+    schema = layout.stored(rows.records.schema, absent_columns(rows))
+    with_nan = {layout.path(path) for path in nan_in(rows.records)}
     made, index = _Made(rows.records.nbytes), b""
     sink = pa.PythonFile(made, mode="w")
-    with parquet_writer(sink, schema, compression, with_nan) as writer:
+    with parquet_writer(sink, schema, compression, layout, with_nan) as writer:
         blocks = _write_groups(writer, rows, schema, seed)
         # Written in its place right away: inserting it later would copy all pages.
         if blocks and sink.tell() > WHOLE_BYTES:
@@ -598,8 +607,10 @@ def parquet_of(
     """Returns the records' columns of this schema as a Parquet file, and each row group's block of
     a key index, unless the seed is None. Takes the records out of ``rows``.
     """
-    made, with_nan = _Made(rows.records.nbytes), nan_in(rows.records)
-    with parquet_writer(pa.PythonFile(made, mode="w"), schema, compression, with_nan) as writer:
+    layout, made = rows.layout, _Made(rows.records.nbytes)
+    with_nan = {layout.path(path) for path in nan_in(rows.records)}
+    sink = pa.PythonFile(made, mode="w")
+    with parquet_writer(sink, schema, compression, layout, with_nan) as writer:
         blocks = _write_groups(writer, rows, schema, key_seed)
     return made.value(), blocks
 
@@ -646,69 +657,55 @@ def _write_groups(writer: Any, rows: Rows, schema: pa.Schema, key_seed: int | No
     for group in rows.consume(schema):
         writer.write_table(group, row_group_size=group.num_rows)
         if key_seed is not None:
-            keys = group.column("key").combine_chunks()
-            hashes = key_index.index_hashes(keys, seed=key_seed)
+            hashes = key_index.index_hashes(rows.layout.keys(group), seed=key_seed)
             blocks.append(key_index.encode_block(group.num_rows, hashes))
     return blocks
 
 
 def parquet_writer(
-    sink: Any, schema: pa.Schema, compression: Compression, with_nan: Collection[str] = ()
+    sink: Any,
+    schema: pa.Schema,
+    compression: Compression,
+    layout: Layout,
+    with_nan: Collection[str] = (),
 ) -> Any:
     """Returns a Parquet writer with the encodings, statistics and checksums of data objects;
-    ``with_nan``: what `nan_in` finds in the rows.
+    ``with_nan``: the paths of the schema's columns that have a NaN.
     """
+    deltas = map(layout.kind.own, ("timestamp", OFFSET, DELETE_HORIZON))
+    bounded = _with_statistics(schema, layout)
     return parquet().ParquetWriter(
         sink,
         schema,
         compression=compression.codec,
         compression_level=compression.level,
         use_dictionary=False,
-        column_encoding={
-            name: "DELTA_BINARY_PACKED"
-            for name in ("timestamp", OFFSET, DELETE_HORIZON)
-            if name in schema.names
-        },
-        write_statistics=[path for path in _with_statistics(schema) if path not in with_nan],
+        column_encoding={name: "DELTA_BINARY_PACKED" for name in deltas if name in schema.names},
+        write_statistics=[path for path in bounded if path not in with_nan],
         write_page_checksum=True,
         store_schema=False,
     )
 
 
-def nan_in(records: pa.Table) -> set[str]:
+def nan_in(rows: pa.Table) -> set[str]:
     """Returns the paths of the columns outside lists and maps in which there is a NaN."""
     found = set()
-    for path in lone_floats(records.schema):
+    for path in lone_floats(rows.schema):
         top, *below = path.split(".")
-        column = records.column(top)
+        column = rows.column(top)
         values = (pc.struct_field(column, below) if below else column).drop_null()
         if any(np.isnan(to_numpy(chunk)).any() for chunk in values.chunks):
             found.add(path)
     return found
 
 
-def is_typed(schema: pa.Schema) -> bool:
-    """Returns whether these are columns of a typed log."""
-    return any(field.type != pa.binary() for field in schema if field.name in ("key", "value"))
-
-
-def _with_statistics(schema: pa.Schema) -> list[str]:
+def _with_statistics(schema: pa.Schema, layout: Layout) -> list[str]:
     """Returns the columns, by path, that have statistics because these help pruning."""
-    names = [name for name in ("timestamp", OFFSET) if name in schema.names]
-    if not is_typed(schema):
-        return names  # In a log of bytes they would be long and useless.
-    return names + [path for name in ("key", "value") for path in lone_leaves(schema.field(name))]
-
-
-def stored_schema(schema: pa.Schema, absent: Collection[str]) -> pa.Schema:
-    """Returns a schema as it is stored: with field ids, and without absent columns."""
-    return pa.schema(
-        [
-            with_ids(field).with_nullable(field.name not in ("timestamp", OFFSET))
-            for field in schema
-            if field.name not in absent
-        ]
-    )
+    names = [name for name in map(layout.kind.own, ("timestamp", OFFSET)) if name in schema.names]
+    if layout.kind is Kind.BYTES:
+        return names  # Those of keys and values would be long and useless.
+    content = (field for field in schema if layout.is_content(field.name))
+    return names + [path for field in content for path in lone_leaves(field)]
 
 
 def absent_columns(rows: Rows) -> set[str]:
@@ -718,4 +715,4 @@ def absent_columns(rows: Rows) -> set[str]:
     for name in ("headers", DELETE_HORIZON):
         if name in records.schema.names and records.column(name).null_count == records.num_rows:
             absent.add(name)
-    return absent
+    return absent | (set() if records.column("value").null_count else {DELETED})

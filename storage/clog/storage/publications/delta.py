@@ -41,9 +41,10 @@ from clog.storage.commit.tip import StandingLog
 from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError, InvalidInputError
 from clog.storage.format import documents
-from clog.storage.format.log_info import LIST, MAP, STRUCT, LogSchema, SchemaField
+from clog.storage.format.log_info import LIST, MAP, STRUCT, SchemaField
 from clog.storage.numpy_arrays import parquet
 from clog.storage.publications.source import (
+    OF_BYTES,
     HiddenRows,
     Seen,
     ShownObject,
@@ -292,27 +293,12 @@ def _paired(action: Action) -> Action:
 _REFUSED_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
 """Delta does not allow such names without a mapping of columns."""
 
-_HEADERS: Final = {
-    "type": "array",
-    "elementType": {
-        "type": "struct",
-        "fields": [
-            {"name": "key", "type": "string", "nullable": True, "metadata": {}},
-            {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
-        ],
-    },
-    "containsNull": True,
-}
 
-
-def delta_schema(schema: LogSchema | None, *, url: str) -> dict[str, Any]:
-    """Returns the view's schema as Delta's JSON; raises if Delta lacks a type or name."""
-    key: Any = "binary"
-    value: Any = "binary"
-    if schema is not None:
-        key, value = _type(schema.key, "key", url), _type(schema.value, "value", url)
-    columns = {"key": key, "value": value, "headers": _HEADERS, "timestamp": "timestamp"}
-    return {"type": "struct", "fields": [_field(name, type_) for name, type_ in columns.items()]}
+def delta_schema(columns: Sequence[SchemaField], *, url: str) -> dict[str, Any]:
+    """Returns the columns of a view as Delta's JSON; raises if Delta lacks a type or name."""
+    _check_names(columns, "", url)
+    fields = [_field(field.name, _type(field, field.name, url)) for field in columns]
+    return {"type": "struct", "fields": fields}
 
 
 def _field(name: str, type_: Any) -> dict[str, Any]:
@@ -321,7 +307,7 @@ def _field(name: str, type_: Any) -> dict[str, Any]:
 
 def _type(field: SchemaField, path: str, url: str) -> Any:
     if field.kind == STRUCT:
-        _check_names(field.fields, path, url)
+        _check_names(field.fields, f"{path}.", url)
         inside = [_field(f.name, _type(f, f"{path}.{f.name}", url)) for f in field.fields]
         return {"type": "struct", "fields": inside}
     if field.kind == LIST:
@@ -343,7 +329,7 @@ def _check_names(fields: Iterable[SchemaField], path: str, url: str) -> None:
     for one in fields:
         if _REFUSED_IN_NAMES & set(one.name):
             raise InvalidInputError(
-                f"{path}.{one.name!r} of {url} has a name that Delta refuses (a space, or one of"
+                f"{path}{one.name!r} of {url} has a name that Delta refuses (a space, or one of"
                 " ,;{}()=); the log cannot be published as Delta; nothing was changed"
             )
 
@@ -440,8 +426,8 @@ class DeltaView:
         self._folder = f"{documents.folder_of(standing.log_id)}/"
 
     @staticmethod
-    def check_type(schema: LogSchema | None, *, url: str) -> None:
-        delta_schema(schema, url=url)
+    def check_columns(columns: Sequence[SchemaField], *, url: str) -> None:
+        delta_schema(columns, url=url)
 
     @staticmethod
     def log_of(body: bytes) -> object:
@@ -472,9 +458,9 @@ class DeltaView:
         actions: list[Action] = [_info("CLOG PUBLISH", says(source, first), now_ms), {"txn": txn}]
         began_ms = _first_published_ms(table, source.log_id)
         protocol, metadata = (
-            _protocol(state.schema),
+            _protocol(state.columns),
             _metadata(
-                state.schema,
+                state.columns,
                 source.log_id,
                 url=self.root.url,
                 created_ms=now_ms if began_ms is None else began_ms,
@@ -509,8 +495,8 @@ class DeltaView:
         table, mine, first = seen.table, said.log_id, seen.newest + 1
         actions = [_info("CLOG WITHDRAW", says(said, first), said.now_ms)]
         if _configuration(table).get(_LOG) != mine:
-            metadata = _metadata(None, mine, url=self.root.url, created_ms=said.now_ms)
-            actions += [{"protocol": _protocol(None)}, {"metaData": metadata}]
+            metadata = _metadata(OF_BYTES, mine, url=self.root.url, created_ms=said.now_ms)
+            actions += [{"protocol": _protocol(OF_BYTES)}, {"metaData": metadata}]
         actions += ({"remove": _remove(add, said.now_ms)} for add in table.adds.values())
         return DeltaVersion(seen, actions, said.now_ms)
 
@@ -657,9 +643,9 @@ def _remove(add: Action, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _protocol(schema: LogSchema | None) -> Action:
-    fields = () if schema is None else schema.walk()
-    has_local_times = any(word_for("delta", field.kind) == "timestamp_ntz" for _, field in fields)
+def _protocol(columns: Sequence[SchemaField]) -> Action:
+    fields = (inner for column in columns for _, inner in column.walk())
+    has_local_times = any(word_for("delta", field.kind) == "timestamp_ntz" for field in fields)
     features = [_VECTORS, *([_TIMES] if has_local_times else [])]
     return {
         "minReaderVersion": 3,
@@ -669,11 +655,11 @@ def _protocol(schema: LogSchema | None) -> Action:
     }
 
 
-def _metadata(schema: LogSchema | None, log_id: str, *, url: str, created_ms: int) -> Action:
+def _metadata(columns: Sequence[SchemaField], log_id: str, *, url: str, created_ms: int) -> Action:
     return {
         "id": uuid_of(log_id),
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps(delta_schema(schema, url=url), separators=(",", ":")),
+        "schemaString": json.dumps(delta_schema(columns, url=url), separators=(",", ":")),
         "partitionColumns": [],
         "configuration": {"delta.enableDeletionVectors": "true", _LOG: log_id},
         "createdTime": created_ms,

@@ -28,8 +28,9 @@ from clog.storage.commit.tip import StandingLog
 from clog.storage.env import dataclass, install_extra
 from clog.storage.errors import CorruptionError, InvalidInputError, StoreUnavailableError
 from clog.storage.format import documents
-from clog.storage.format.log_info import KEY_ID, LIST, MAP, STRUCT, VALUE_ID, LogSchema, SchemaField
+from clog.storage.format.log_info import LIST, MAP, STRUCT, VALUE_ID, SchemaField
 from clog.storage.publications.source import (
+    OF_BYTES,
     WITHDRAWN,
     HiddenRows,
     Seen,
@@ -223,36 +224,30 @@ def _encoded(schema: Any, rows: Sequence[Any], about: Mapping[str, str]) -> byte
     return sink.getvalue()
 
 
-_INSIDE_HEADERS: Final = [
-    {"id": 5, "name": "key", "required": False, "type": "string"},
-    {"id": 6, "name": "value", "required": False, "type": "binary"},
-]
-_HEADERS: Final = {
-    "type": "list",
-    "element-id": 4,
-    "element-required": False,
-    "element": {"type": "struct", "fields": _INSIDE_HEADERS},
-}
 _NOT_IN_THE_VIEW: Final = {"delete_horizon": 8, "offset": 2147483540}
 """Other columns that objects may have, with their ids: readers want each to have one."""
 
 
-def iceberg_schema(schema: LogSchema | None, *, url: str) -> dict[str, Any]:
-    """Returns the view's schema as Iceberg's JSON, with the ids of FORMAT.md §12.2. Raises if
+def iceberg_schema(
+    columns: Sequence[SchemaField], schema_id: int = 0, *, url: str
+) -> dict[str, Any]:
+    """Returns the columns of a view as Iceberg's JSON, with the ids of FORMAT.md §12.2. Raises if
     Iceberg has no type for a field.
     """
-    key, value = ("binary", "binary")
-    if schema is not None:
-        key, value = _type(schema.key, "key", url), _type(schema.value, "value", url)
-    columns = [
-        (KEY_ID, "key", key),
-        (VALUE_ID, "value", value),
-        (3, "headers", _HEADERS),
-        (7, "timestamp", "timestamptz"),
+    fields = [
+        {"id": f.id, "name": f.name, "required": False, "type": _type(f, f.name, url)}
+        for f in columns
     ]
-    fields = [{"id": i, "name": name, "required": False, "type": t} for i, name, t in columns]
-    schema_id = 0 if schema is None else schema.id
     return {"type": "struct", "schema-id": schema_id, "fields": fields}
+
+
+def _numbered(schema: Metadata, others: Sequence[Metadata]) -> Metadata:
+    """Returns the schema under an id that no other one of the table has."""
+    for other in others:
+        if other["fields"] == schema["fields"]:
+            return other
+    ids = [other["schema-id"] for other in others]
+    return {**schema, "schema-id": max(ids) + 1} if schema["schema-id"] in ids else schema
 
 
 def _ids(mapped: list[dict[str, Any]]) -> Iterator[int]:
@@ -339,8 +334,8 @@ class IcebergView:
         self.root = standing.root
 
     @staticmethod
-    def check_type(schema: LogSchema | None, *, url: str) -> None:
-        iceberg_schema(schema, url=url)
+    def check_columns(columns: Sequence[SchemaField], *, url: str) -> None:
+        iceberg_schema(columns, url=url)
 
     @staticmethod
     def log_of(body: bytes) -> object:
@@ -377,7 +372,9 @@ class IcebergView:
     ) -> IcebergVersion:
         before = seen.metadata
         name = f"{documents.view_folder(self.row.name, seen.newest + 1)}{file_id}"
-        schema = iceberg_schema(state.schema, url=self.root.url)
+        schema = iceberg_schema(state.columns, state.schema_id, url=self.root.url)
+        if before and state.source.has_starts_of(seen.source):
+            schema = _numbered(schema, before.get("schemas", []))
         snapshot = Snapshot(
             int(file_id[:15], 16),
             int(before.get("last-sequence-number", 0)) + 1,
@@ -572,7 +569,7 @@ class IcebergView:
     def _without_snapshots(self, seen: IcebergSeen, said: Withdrawal) -> Metadata:
         """Returns a withdrawn version's metadata, with the table's own schema, without its time."""
         before, mine = seen.metadata, _about(seen.metadata).get("log") == said.log_id
-        schemas = before["schemas"] if mine else [iceberg_schema(None, url=self.root.url)]
+        schemas = before["schemas"] if mine else [iceberg_schema(OF_BYTES, url=self.root.url)]
         schema_id = before["current-schema-id"] if mine else 0
         schema = next(s for s in schemas if s["schema-id"] == schema_id)
         return {
@@ -608,8 +605,10 @@ def _about(metadata: Metadata) -> dict[str, str]:
 
 
 def _properties(shown: Source | Withdrawal, first: int, schema: Metadata) -> dict[str, str]:
-    # The ids of columns by their names, for objects without ids.
-    beside = [{"field-id": i, "names": [name]} for name, i in _NOT_IN_THE_VIEW.items()]
+    # The ids of columns by their names, for objects without ids: those of no table columns.
+    has_values = any(field["id"] == VALUE_ID for field in schema["fields"])
+    others = _NOT_IN_THE_VIEW.items() if has_values else ()
+    beside = [{"field-id": i, "names": [name]} for name, i in others]
     mapping = json.dumps([*_mapped(schema), *beside], separators=(",", ":"))
     return {
         "schema.name-mapping.default": mapping,

@@ -45,7 +45,7 @@ from clog.storage.errors import (
 from clog.storage.format.commits import Commit, Edit, Head, Pin
 from clog.storage.format.cuts import Keep
 from clog.storage.format.documents import is_log_id
-from clog.storage.format.log_info import LogSchema
+from clog.storage.format.log_info import LogSchema, SchemaField
 from clog.storage.format.manifest import Manifest, overdue
 from clog.storage.publications.delta import DeltaView
 from clog.storage.publications.iceberg import IcebergView
@@ -55,8 +55,10 @@ from clog.storage.publications.source import (
     TableState,
     Withdrawal,
     check_times,
+    shows_times,
     source_of,
     table_state,
+    view_columns,
 )
 from clog.storage.store.contract import Store, StoredObject, StoreRefusedError
 from clog.storage.types.names import names_problem
@@ -167,7 +169,7 @@ class View(Protocol[_S, _V]):
     def row(self) -> ViewFormat: ...
 
     @staticmethod
-    def check_type(schema: LogSchema | None, *, url: str) -> None:
+    def check_columns(columns: Sequence[SchemaField], *, url: str) -> None:
         """Raises if the format has no type or name for a field."""
 
     @staticmethod
@@ -222,13 +224,14 @@ def foreign_table(view: View[Any, Any], *, url: str) -> InvalidInputError:
 
 def check_publishable(name: str, schema: LogSchema | None, config: LogConfig, *, url: str) -> None:
     """Raises if a log with this schema and config cannot be published in a format."""
-    VIEWS[name].check_type(schema, url=url)
+    columns = view_columns(schema, config)
+    VIEWS[name].check_columns(columns, url=url)
     if problem := names_problem(schema):
         raise InvalidInputError(
             f"{problem}; {url} cannot be published as {name}, which must be readable by them;"
             " nothing was changed"
         )
-    if config.log_append_time:
+    if config.log_append_time and shows_times(columns):
         raise InvalidInputError(
             f"message.timestamp.type=LogAppendTime of {url} gives records the time of their"
             " commit as timestamp, and data objects do not contain it; set it to CreateTime, and"
@@ -428,7 +431,8 @@ class Publications(Shared):
             view.row.name, manifest.head.log.schema, config, url=handle.standing.root.url
         )
         view.check_installed()
-        check_times(manifest, url=handle.standing.root.url)
+        if shows_times(view_columns(manifest.head.log.schema, config)):
+            check_times(manifest, url=handle.standing.root.url)
         if view.row.name not in self._writable:
             self._probe(view)
         state = table_state(handle, manifest)

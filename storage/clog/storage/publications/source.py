@@ -33,6 +33,7 @@ import xxhash
 
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.versions import reading
+from clog.storage.config.log_config import LogConfig
 from clog.storage.env import dataclass
 from clog.storage.errors import (
     ClogError,
@@ -45,13 +46,23 @@ from clog.storage.format.chunks import ObjectRef
 from clog.storage.format.columns import CHANGED, END, START
 from clog.storage.format.commits import Head
 from clog.storage.format.documents import NONE
-from clog.storage.format.log_info import LogSchema, schema_to_json
+from clog.storage.format.log_info import (
+    BYTES,
+    KEY_ID,
+    LIST,
+    STRUCT,
+    VALUE_ID,
+    LogSchema,
+    SchemaField,
+    schema_to_json,
+)
 from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import Mask, Offsets, to_numpy
 from clog.storage.objects.reader import BATCH_ROWS, open_ranges
 from clog.storage.read.scan import ReadPiece, dead_rows_of
 from clog.storage.read.table import TablePlan, plan_table, table_batches
 from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedError
+from clog.storage.types.columns import COLUMN_IDS, layout_of
 
 WITHDRAWN: Final = "withdrawn"
 """What a version without files says about itself, with the time."""
@@ -122,8 +133,51 @@ class TableState:
 
     source: Source
     time_ms: int
-    schema: LogSchema | None
+    schema_id: int
+    columns: tuple[SchemaField, ...]
     objects: Sequence[ShownObject]
+
+
+_BESIDE: Final = {
+    "headers": SchemaField(
+        *("headers", COLUMN_IDS["headers"], LIST),
+        fields=(
+            SchemaField(
+                *("element", 4, STRUCT),
+                fields=(SchemaField("key", 5, "string"), SchemaField("value", 6, "binary")),
+            ),
+        ),
+    ),
+    "timestamp": SchemaField("timestamp", COLUMN_IDS["timestamp"], "timestamp(us,utc)"),
+}
+"""Columns of a record that a view can show beside its key and value."""
+OF_BYTES: Final = (
+    SchemaField("key", KEY_ID, BYTES["key"]),
+    SchemaField("value", VALUE_ID, BYTES["value"]),
+    *_BESIDE.values(),
+)
+"""The columns of a view of a log of bytes."""
+
+
+def view_columns(schema: LogSchema | None, config: LogConfig) -> tuple[SchemaField, ...]:
+    """Returns the columns that a view has: those of the table, and of each record what
+    ``table.publish.columns`` names; or, in a log without table columns, all of a record.
+    """
+    if schema is None or not schema.is_table:
+        return OF_BYTES if schema is None else (schema.key, schema.value, *_BESIDE.values())
+    layout = layout_of(schema)
+    table = (replace(field, name=field.stored_name) for field in schema.columns)
+    beside = [
+        replace(field, name=layout.kind.own(name))
+        for name, field in _BESIDE.items()
+        if name in config.table_publish_columns
+    ]
+    return (*table, *beside)
+
+
+def shows_times(columns: Sequence[SchemaField]) -> bool:
+    """Returns whether these are of a view that shows the times of records."""
+    return any(field.id == COLUMN_IDS["timestamp"] for field in columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +267,8 @@ def source_of(head: Head, *, version: int, commit_id: str) -> Source:
     columns = head.partitions.folded()
     content = xxhash.xxh3_128(columns[[START, END, CHANGED]].tobytes())
     content.update(repr(schema_to_json(head.log.schema)).encode())
+    beside = LogConfig.from_overrides(head.config).table_publish_columns
+    content.update(repr(sorted(beside)).encode() if beside else b"")
     starts = xxhash.xxh3_64_hexdigest(columns[START].tobytes())
     return Source(head.log.log_id, version, commit_id, content.hexdigest(), starts)
 
@@ -233,7 +289,8 @@ def table_state(handle: Handle, manifest: Manifest) -> TableState:
     return TableState(
         source_of(head, version=manifest.version, commit_id=manifest.commit_id),
         manifest.time_ms,
-        head.log.schema,
+        0 if head.log.schema is None else head.log.schema.id,
+        view_columns(head.log.schema, LogConfig.from_overrides(head.config)),
         sorted(shown, key=lambda one: one.object.path),
     )
 

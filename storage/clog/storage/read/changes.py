@@ -69,7 +69,14 @@ from clog.storage.read.table import (
     table_batches,
 )
 from clog.storage.store.contract import Store
-from clog.storage.types.columns import Records, are_equal, arrow_schema, shaped
+from clog.storage.types.columns import (
+    Records,
+    arrow_schema,
+    elements,
+    is_listed,
+    list_lengths,
+    shaped,
+)
 from clog.storage.types.rows import Shown
 
 NET: Final = "net"
@@ -441,7 +448,7 @@ class _Read:
             if self._split.is_plain:
                 both = np.flatnonzero((old >= 0) & (new >= 0))
                 values = (images.column("value").take(to_arrow(side[both])) for side in (old, new))
-                same = both[are_equal(*values)]
+                same = both[_are_equal(*values)]
                 old[same] = new[same] = -1
             yield self._images(images, old, new)
 
@@ -624,3 +631,36 @@ def _of_keys(rows: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
 def _places(rows: pa.RecordBatch, keys: pa.Array) -> Offsets:
     """Returns the places of the rows' keys among all keys, each of which occurs once."""
     return to_numpy(pc.index_in(key_bytes(rows.column("key")), value_set=keys))
+
+
+def _are_equal(some: pa.Array, others: pa.Array) -> Mask:
+    """Returns where two arrays of one type have equal values, nested ones, too: nulls are equal,
+    and floats are if all their bits are.
+    """
+    null, other = (to_numpy(array.is_null()) for array in (some, others))
+    same: Mask = null == other
+    both = np.flatnonzero(~null & ~other)
+    if not len(both):
+        return same
+    kind, kept = some.type, to_arrow(both)
+    some, others = some.take(kept), others.take(kept)
+    if pa.types.is_struct(kind):
+        fields = zip(some.flatten(), others.flatten(), strict=True)
+        equal = np.ones(len(both), np.bool_)
+        for field, other_field in fields:
+            equal &= _are_equal(field, other_field)
+    elif is_listed(kind):
+        lengths = list_lengths(some)
+        equal = lengths == list_lengths(others)
+        alike = to_arrow(equal)
+        inner = _are_equal(elements(some.filter(alike)), elements(others.filter(alike)))
+        until = np.concatenate(([0], np.cumsum(~inner)))
+        ends = np.cumsum(lengths[equal])
+        equal[equal] = until[ends] == until[ends - lengths[equal]]
+    else:
+        if pa.types.is_floating(kind):
+            bits = pa.from_numpy_dtype(f"i{kind.bit_width // 8}")
+            some, others = some.view(bits), others.view(bits)
+        equal = to_numpy(pc.equal(some, others))
+    same[both] = equal
+    return same

@@ -34,6 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clog.storage.column_kinds import stored_kind
 from clog.storage.config.units import Compression
 from clog.storage.env import dataclass
 from clog.storage.format.chunks import FOOTER_SUM_BYTES, Chunk, ObjectRef, Rows
@@ -60,11 +61,21 @@ from clog.storage.objects.writer import (
     RECORD_OVERHEAD,
     ChunkStats,
     nan_in,
-    stored_schema,
 )
 from clog.storage.read.scan import ReadPiece, dead_rows_of, open_run, read_pieces
 from clog.storage.store.contract import HeldObject, Store
-from clog.storage.types.columns import DELETE_HORIZON, OFFSET, column_types, leaf_sizes, lone_floats
+from clog.storage.types.columns import (
+    DELETE_HORIZON,
+    DELETED,
+    OFFSET,
+    Kind,
+    Layout,
+    column_types,
+    inner_fields,
+    is_listed,
+    layout_of,
+    lone_floats,
+)
 
 CODECS: Final = {"none": 0, "snappy": 1, "zstd": 6, "lz4": 7}
 """Parquet's numbers of the codecs that a log may be configured with."""
@@ -124,14 +135,18 @@ class RowGroupSource:
         self._data = memoryview(data)
         self._codec = CODECS.get(compression.codec)
         self._key_seed = key_seed
+        self._layout = layout_of(schema)
         self._groups = read_footer(
-            footer, rows=ref.rows, pages_end=pages_end, typed=schema is not None
+            footer, rows=ref.rows, pages_end=pages_end, kind=self._layout.kind
         )
         tree = Reader(footer[:-TAIL_BYTES]).struct()
         self._structs: list[Struct] = tree[4][1][1]
-        self._schema = stored_schema(column_types(schema).rewritten, ())
+        types = column_types(schema)
+        self._schema = self._layout.stored(types.rewritten)
+        self._key_is_struct = pa.types.is_struct(types.key)
         paths = (path for group in self._groups[:1] for path, _, _ in group.pages)
-        self._names = _columns_of(tree, {path.partition(".")[0] for path in paths}, self._schema)
+        names = {path.partition(".")[0] for path in paths}
+        self._names = _columns_of(tree, names, self._schema, self._layout)
         self._file = parquet().ParquetFile(pa.BufferReader(data), pre_buffer=False)
         index = self._data[pages_end : ref.size_bytes - ref.footer_bytes - FOOTER_SUM_BYTES]
         blocks = key_index.blocks_of(index) if ref.index_bytes else []
@@ -152,10 +167,12 @@ class RowGroupSource:
         if columns is None:
             return None
         rows = self._groups[number].rows
-        tombstones = _nulls(columns["value"][0], self._sizes("value")[0][1], rows)
-        if tombstones is None or rows > GROUP_ROWS:
+        if rows > GROUP_ROWS:
             return None
         try:
+            tombstones = self._tombstones(number, columns, rows)
+            if tombstones is None:
+                return None
             size_bytes = self._record_bytes(number, columns, rows)
             if size_bytes is None or not GROUP_BYTES_MIN <= size_bytes <= 2 * GROUP_BYTES:
                 return None
@@ -168,9 +185,11 @@ class RowGroupSource:
         if facts is None:
             return None
         times, offsets, horizons = facts
-        absent = {OFFSET} if OFFSET not in columns else set()
+        absent = {OFFSET} if self._layout.kind.own(OFFSET) not in columns else set()
         absent |= {DELETE_HORIZON} if horizons == (NONE, NONE) else set()
-        absent |= {"headers"} if _holds_no_headers(columns) else set()
+        absent |= {DELETED} if not tombstones else set()
+        headers = columns.get(self._layout.kind.own("headers"), ())
+        absent |= {"headers"} if _holds_none(headers) else set()
         stats = ChunkStats(partition, rows, size_bytes, *times, tombstones, *offsets, *horizons)
         return CopiedGroup(columns, stats, frozenset(absent), block)
 
@@ -192,20 +211,34 @@ class RowGroupSource:
             )
         return columns
 
+    def _tombstones(
+        self, number: int, columns: Mapping[str, Sequence[RawColumn]], rows: int
+    ) -> int | None:
+        """Returns in how many rows the value is null; None if it is not stated."""
+        if self._layout.kind is not Kind.TABLE:
+            return _nulls(columns["value"][0], self._sizes("value")[0][1], rows)
+        if DELETED not in columns:
+            return 0
+        table = self._file.read_row_group(number, columns=[DELETED], use_threads=False)
+        return int(pc.sum(table.column(DELETED)).as_py() or 0)
+
     def _sizes(self, name: str) -> list[tuple[int | None, int]]:
         """Returns the counts of a column's leaves, as `leaf_sizes` does."""
-        if name in ("key", "value"):
+        if self._layout.is_content(name):
             return [*leaf_sizes(self._schema.field(name))]
-        return [(None, 0)] * 2 if name == "headers" else []
+        return [(None, 0)] * 2 if name == self._layout.kind.own("headers") else []
 
     def _record_bytes(
         self, number: int, columns: Mapping[str, Sequence[RawColumn]], rows: int
     ) -> int | None:
         """Returns the sum of the rows' record sizes; None if a column does not state its size."""
         total = rows * RECORD_OVERHEAD
+        decoded: list[str] = []
+        if self._key_is_struct:
+            total += pc.sum(pc.binary_length(key_bytes(self._keys(number)))).as_py() or 0
+            decoded = self._layout.key_columns
         for name, leaves in columns.items():
-            if name == "key" and pa.types.is_struct(self._schema.field(name).type):
-                total += pc.sum(pc.binary_length(key_bytes(self._keys(number)))).as_py() or 0
+            if name in decoded:
                 continue
             for column, (width, level) in zip(leaves, self._sizes(name), strict=False):
                 content = _content(column) if width is None else _present(column, level)
@@ -215,8 +248,10 @@ class RowGroupSource:
         return total
 
     def _keys(self, number: int) -> pa.Array:
-        table = self._file.read_row_group(number, columns=["key"], use_threads=False)
-        return table.column("key").combine_chunks()
+        names = self._layout.key_columns
+        return self._layout.keys(
+            self._file.read_row_group(number, columns=names, use_threads=False)
+        )
 
     def _bounds_lack_nan(self, number: int) -> bool:
         """Returns whether a column of floats has a NaN, and bounds, which leave it out."""
@@ -231,8 +266,11 @@ class RowGroupSource:
         self, number: int, rows: int, base: int
     ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None:
         """Returns bounds of timestamps, offsets and horizons; None if they are inconsistent."""
-        names = [name for name in ("timestamp", OFFSET, DELETE_HORIZON) if name in self._names]
-        table = self._file.read_row_group(number, columns=names, use_threads=False)
+        own = {name: self._layout.kind.own(name) for name in ("timestamp", OFFSET, DELETE_HORIZON)}
+        names = [name for name in own if own[name] in self._names]
+        table = self._file.read_row_group(
+            number, columns=[own[name] for name in names], use_threads=False
+        ).rename_columns(names)
         if table.num_rows != rows:
             return None
         for batch in table.to_batches():
@@ -245,9 +283,9 @@ class RowGroupSource:
                 return None
             offsets = int(stored[0]), int(stored[-1])
         if DELETE_HORIZON in names and len(
-            own := to_numpy(table.column(DELETE_HORIZON).drop_null())
+            given := to_numpy(table.column(DELETE_HORIZON).drop_null())
         ):
-            horizons = int(own.min()), int(own.max())
+            horizons = int(given.min()), int(given.max())
             if horizons[0] < 0:
                 return None  # It counts as null (FORMAT.md §5.3).
         return (int(times[0]), int(times.max())), offsets, horizons
@@ -399,11 +437,14 @@ def _rows_of(piece: ReadPiece, first: int, end: int) -> list[ReadPiece]:
     return [replace(piece, first_row=first, rows=end - first, base=base, start=base, end=next_)]
 
 
-def _columns_of(tree: Struct, names: Collection[str], schema: pa.Schema) -> list[str]:
+def _columns_of(
+    tree: Struct, names: Collection[str], schema: pa.Schema, layout: Layout
+) -> list[str]:
     """Returns the names of the columns; none if anything in the file is not like ours."""
     elements: list[Struct] = tree[2][1][1]
     present = [name for name in schema.names if name in names]
-    ours = file_without_rows(pa.schema([schema.field(n) for n in present]), Compression("none"))
+    stored = pa.schema([schema.field(name) for name in present])
+    ours = file_without_rows(stored, Compression("none"), layout)
     columns: list[Struct] = ours[2][1][1]
     nameless = [{n: v for n, v in column.items() if n != _FIELD_ID} for column in columns]
     is_ours = elements in (columns, nameless) and ours[7] == tree.get(7)
@@ -433,8 +474,8 @@ def _nulls(leaf: RawColumn, level: int, rows: int) -> int | None:
     return _levels(leaf)[0]
 
 
-def _holds_no_headers(columns: Mapping[str, Sequence[RawColumn]]) -> bool:
-    leaves = columns.get("headers", ())
+def _holds_none(leaves: Sequence[RawColumn]) -> bool:
+    """Returns whether a column is null in all rows."""
     return all(sum(_levels(leaf)[1:]) == 0 and len(_levels(leaf)) > 0 for leaf in leaves)
 
 
@@ -444,3 +485,16 @@ def _levels(column: RawColumn, *, of: int = 3) -> list[int]:
     _, (_, levels) = stated.get(of, (0, (0, [])))
     counts: list[int] = levels
     return counts
+
+
+def leaf_sizes(field: pa.Field, level: int = 0) -> Iterator[tuple[int | None, int]]:
+    """Yields, for each leaf of a field below the definition level, the bytes that `value_sizes`
+    counts for a value that is not null (None: its length), and the leaf's definition level.
+    """
+    kind = field.type
+    level += field.nullable
+    if inside := inner_fields(kind):
+        for inner in inside:
+            yield from leaf_sizes(inner, level + is_listed(kind))
+    else:
+        yield stored_kind(kind).size_of(kind), level

@@ -46,7 +46,14 @@ from clog.storage.format.log_info import LogSchema
 from clog.storage.numpy_arrays import scalar
 from clog.storage.objects.reader import Choose
 from clog.storage.read.scan import ReadPiece, read_schema
-from clog.storage.types.columns import arrow_schema, lone_leaves, projected, shaped, type_at
+from clog.storage.types.columns import (
+    ObjectColumns,
+    arrow_schema,
+    lone_leaves,
+    projected,
+    shaped,
+    type_at,
+)
 from clog.storage.types.rows import RECORD_COLUMNS, Shown, TableColumns
 
 if TYPE_CHECKING:
@@ -193,14 +200,17 @@ class Pruned:
         return _all_of(known.get(leaf.path) for leaf in self.leaves)
 
     def _chosen(
-        self, leaves: Sequence[Leaf], metadata: Any, numbers: Sequence[int]
+        self,
+        leaves: Sequence[Leaf],
+        metadata: Any,
+        columns: ObjectColumns,
+        numbers: Sequence[int],
     ) -> Collection[int]:
         places = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-        stored = metadata.schema.to_arrow_schema()
         found = [
-            (leaf, places[leaf.path], type_at(stored, leaf.path))
-            for leaf in leaves
-            if leaf.path in places
+            (leaf, places[path], type_at(columns.schema, leaf.path))
+            for leaf, path in ((leaf, columns.path(leaf.path)) for leaf in leaves)
+            if path in places
         ]
 
         def guarantee(number: int) -> Any:

@@ -14,7 +14,8 @@ the struct is null.
 everything else that accepts Arrow's streams accept one as it is.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from enum import Enum, auto
 from functools import lru_cache
 from importlib import import_module
 from itertools import count
@@ -42,13 +43,14 @@ from clog.storage.format.log_info import (
     KEY_ID,
     LIST,
     MAP,
+    OWN_PREFIX,
     STRUCT,
     VALUE_ID,
     LogSchema,
     SchemaField,
     schema_problem,
 )
-from clog.storage.numpy_arrays import Mask, scalar, to_arrow, to_numpy, validity_of
+from clog.storage.numpy_arrays import scalar, to_numpy, validity_of
 from clog.storage.types.names import alike
 from clog.storage.types.rows import TableColumns
 
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
 
 OFFSET = "offset"
 DELETE_HORIZON = "delete_horizon"
+DELETED: Final = f"{OWN_PREFIX}_deleted"
+"""A column of objects with table columns: which rows' values are null; absent if none is."""
 RECORD_SCHEMA = pa.schema(
     [
         pa.field("key", pa.binary()),
@@ -109,6 +113,104 @@ class ColumnTypes:
     @property
     def value(self) -> pa.DataType:
         return self.records.field("value").type
+
+
+class Kind(Enum):
+    """The columns that a log's objects have."""
+
+    BYTES = auto()
+    TYPED = auto()
+    """Key and value have the types of a schema."""
+    TABLE = auto()
+    """The columns of key and value are the object's own (FORMAT.md §22)."""
+
+    def own(self, name: str) -> str:
+        """Returns the name in objects of a column of records other than key and value."""
+        return f"{OWN_PREFIX}_{name}" if self is Kind.TABLE else name
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How records lie in a log's objects: as the columns that they have. In logs with table columns
+    it is `layout.TableLayout`.
+    """
+
+    schema: LogSchema | None
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.BYTES if self.schema is None else Kind.TYPED
+
+    def path(self, leaf: str) -> str:
+        """Returns the path in new objects of a column of records, or of a field of one."""
+        return leaf
+
+    @property
+    def key_columns(self) -> list[str]:
+        """The names of the key's columns in new objects."""
+        return ["key"]
+
+    def is_content(self, column: str) -> bool:
+        """Returns whether a column of objects is, or is of, the key or the value."""
+        return column in ("key", "value")
+
+    def stored(self, records: pa.Schema, absent: Collection[str] = ()) -> pa.Schema:
+        """Returns records' columns as new objects have them: with field ids, without absent ones
+        (`DELETED` among them).
+        """
+        there = (with_ids(field) for field in records if field.name not in absent)
+        return pa.schema([f.with_nullable(f.name not in ("timestamp", OFFSET)) for f in there])
+
+    def flattened(self, records: pa.Table, names: Collection[str]) -> pa.Table:
+        """Returns the columns of records that have these names in objects."""
+        return records.select(names)
+
+    def keys(self, rows: pa.Table) -> pa.Array:
+        """Returns the keys of rows of an object, in one array."""
+        return rows.column("key").combine_chunks()
+
+    def records(self, rows: pa.Table) -> pa.Table:
+        """Returns the rows of an object as records, with the fields that it has for them."""
+        return rows
+
+    def of(self, stored: pa.Schema) -> "ObjectColumns":
+        """Returns the columns of an object."""
+        return ObjectColumns(stored)
+
+
+class ObjectColumns:
+    """Where records are in the columns of one object; ``schema``: those that it has."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+
+    def path(self, leaf: str) -> str:
+        """Returns the object's path of a column of records, or of a field of one."""
+        return leaf
+
+    def leaves(self, wanted: pa.Schema) -> list[str]:
+        """Returns the object's paths of what is read for these columns of records."""
+        there = [field for field in wanted if field.name in self.schema.names]
+        pairs = ((self.schema.field(field.name), field.type) for field in there)
+        return [self.path(leaf) for pair in pairs for leaf in leaves_of(*pair)]
+
+    def nested(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns what was read of the object as columns of records.
+
+        Raises:
+            ValueError: a row has no key, or lacks a field that is never null.
+        """
+        return rows
+
+
+@lru_cache(maxsize=64)
+def layout_of(schema: LogSchema | None) -> Layout:
+    """Returns how records lie in the objects of a log."""
+    if schema is None or not schema.is_table:
+        return Layout(schema)
+    from clog.storage.types.layout import TableLayout  # It is made of what is here.
+
+    return TableLayout(schema)
 
 
 _OF_BYTES: Final = ColumnTypes(RECORD_SCHEMA, REWRITTEN_SCHEMA)
@@ -167,7 +269,7 @@ def schema_field(
     if path.count(".") >= DEPTH_MAX:
         raise InvalidInputError(f"{path} is nested more than {DEPTH_MAX} deep")
     own = new_id() if id_ is None else id_
-    kind = _without_layout(field.type)
+    kind = without_layout(field.type)
     required = not field.nullable
     inner: tuple[tuple[str, pa.Field], ...] = ()
     if pa.types.is_struct(kind):
@@ -186,11 +288,11 @@ def schema_field(
     return SchemaField(field.name, own, name, required, fields)
 
 
-def _without_layout(kind: pa.DataType) -> pa.DataType:
+def without_layout(kind: pa.DataType) -> pa.DataType:
     """Returns the plain type for a type that holds the same values in another layout."""
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return _without_layout(kind.value_type)
+        return without_layout(kind.value_type)
     if types.is_large_string(kind) or types.is_string_view(kind):
         return pa.string()
     if types.is_large_binary(kind) or types.is_binary_view(kind):
@@ -200,28 +302,6 @@ def _without_layout(kind: pa.DataType) -> pa.DataType:
     if types.is_timestamp(kind) and kind.tz is not None and kind.tz.upper() in ("UTC", "+00:00"):
         return pa.timestamp(kind.unit, "UTC")
     return kind
-
-
-def taken_as(kind: pa.DataType) -> pa.DataType:
-    """Returns the type of a column for data of this type. Every value that an append of such data
-    may have is one of that type: instants in UTC, seconds as milliseconds.
-    """
-    types, kind = pa.types, _without_layout(kind)
-    if isinstance(kind, pa.BaseExtensionType):
-        return taken_as(kind.storage_type)
-    if types.is_struct(kind):
-        return pa.struct([field.with_type(taken_as(field.type)) for field in kind])
-    if types.is_map(kind):
-        pair = (f.with_type(taken_as(f.type)) for f in (kind.key_field, kind.item_field))
-        return pa.map_(*pair)
-    if types.is_list(kind) or types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(taken_as(kind.value_type)))
-    if types.is_timestamp(kind):
-        unit = "ms" if kind.unit == "s" else kind.unit
-        return pa.timestamp(unit, None if kind.tz is None else "UTC")
-    if types.is_time32(kind):
-        return pa.time32("ms")
-    return pa.date32() if types.is_date64(kind) else kind
 
 
 def _instead(kind: pa.DataType) -> str:
@@ -269,7 +349,7 @@ def arrow_type(field: SchemaField, *, with_ids: bool = False) -> pa.DataType:
 
 def with_ids(field: pa.Field) -> pa.Field:
     """Returns a column with its ids: those that it has, otherwise those of the format's columns."""
-    if _id_of(field) is not None:
+    if id_of(field) is not None:
         return field
     if field.name == "headers":
         element, *pair = (str(i).encode() for i in _HEADER_IDS)
@@ -283,24 +363,26 @@ def with_ids(field: pa.Field) -> pa.Field:
 def other_ids(stored: pa.Field, field: pa.Field, above: str = "") -> list[str]:
     """Returns the paths of a stored field and its inner ones whose ids differ from ``field``'s."""
     path = f"{above}{field.name}"
-    wrong = [] if _id_of(stored) == _id_of(field) else [path]
-    later = {inner.name: inner for inner in _inside(field.type)}
-    for inner in _inside(stored.type):
+    wrong = [] if id_of(stored) == id_of(field) else [path]
+    later = {inner.name: inner for inner in inner_fields(field.type)}
+    for inner in inner_fields(stored.type):
         wrong += other_ids(inner, later[inner.name], f"{path}.")
     return wrong
 
 
 def has_ids(field: pa.Field) -> bool:
     """Returns whether the field or an inner one has an id."""
-    return _id_of(field) is not None or any(map(has_ids, _inside(field.type)))
+    return id_of(field) is not None or any(map(has_ids, inner_fields(field.type)))
 
 
-def _id_of(field: pa.Field) -> bytes | None:
+def id_of(field: pa.Field) -> bytes | None:
+    """Returns the id of a field, as Arrow keeps it."""
     found: bytes | None = (field.metadata or {}).get(FIELD_ID)
     return found
 
 
-def _inside(kind: pa.DataType) -> list[pa.Field]:
+def inner_fields(kind: pa.DataType) -> list[pa.Field]:
+    """Returns the fields of structs, lists and maps; none for other types."""
     if pa.types.is_struct(kind):
         return list(kind)
     if pa.types.is_map(kind):
@@ -313,7 +395,7 @@ def alike_fields(fields: Iterable[pa.Field], path: str = "") -> tuple[str, str] 
     fields = list(fields)
     for one, other in alike(field.name for field in fields):
         return f"{path}{one}", f"{path}{other}"
-    inner = (alike_fields(_inside(field.type), f"{path}{field.name}.") for field in fields)
+    inner = (alike_fields(inner_fields(field.type), f"{path}{field.name}.") for field in fields)
     return next(filter(None, inner), None)
 
 
@@ -532,19 +614,6 @@ def value_sizes(values: pa.Array) -> Sizes:
     return to_numpy(values.is_valid()) * np.int64(stored_kind(kind).size_of(kind) or 0)
 
 
-def leaf_sizes(field: pa.Field, level: int = 0) -> Iterator[tuple[int | None, int]]:
-    """Yields, for each leaf of a field below the definition level, the bytes that `value_sizes`
-    counts for a value that is not null (None: its length), and the leaf's definition level.
-    """
-    kind = field.type
-    level += field.nullable
-    if inside := _inside(kind):
-        for inner in inside:
-            yield from leaf_sizes(inner, level + is_listed(kind))
-    else:
-        yield stored_kind(kind).size_of(kind), level
-
-
 def is_listed(kind: pa.DataType) -> bool:
     """Returns whether it is a list or a map, which is a list of pairs."""
     return bool(pa.types.is_list(kind) or pa.types.is_map(kind))
@@ -581,48 +650,6 @@ def list_lengths(lists: pa.Array) -> Sizes:
     return lengths
 
 
-def are_equal(some: pa.Array, others: pa.Array) -> Mask:
-    """Returns where two arrays of one type have equal values, nested ones, too: nulls are equal,
-    and floats are if all their bits are.
-    """
-    null, other = (to_numpy(array.is_null()) for array in (some, others))
-    same: Mask = null == other
-    both = np.flatnonzero(~null & ~other)
-    if not len(both):
-        return same
-    kind, kept = some.type, to_arrow(both)
-    some, others = some.take(kept), others.take(kept)
-    if pa.types.is_struct(kind):
-        fields = zip(some.flatten(), others.flatten(), strict=True)
-        equal = np.ones(len(both), np.bool_)
-        for field, other_field in fields:
-            equal &= are_equal(field, other_field)
-    elif is_listed(kind):
-        lengths = list_lengths(some)
-        equal = lengths == list_lengths(others)
-        alike = to_arrow(equal)
-        inner = are_equal(elements(some.filter(alike)), elements(others.filter(alike)))
-        until = np.concatenate(([0], np.cumsum(~inner)))
-        ends = np.cumsum(lengths[equal])
-        equal[equal] = until[ends] == until[ends - lengths[equal]]
-    else:
-        if pa.types.is_floating(kind):
-            bits = pa.from_numpy_dtype(f"i{kind.bit_width // 8}")
-            some, others = some.view(bits), others.view(bits)
-        equal = to_numpy(pc.equal(some, others))
-    same[both] = equal
-    return same
-
-
-def of_list_views(views: pa.Array) -> pa.Array:
-    """Returns list views as lists; Arrow's own cast gives wrong results for slices of them."""
-    kind = pa.list_(views.type.value_field)
-    lengths = pc.fill_null(pc.list_value_length(views), 0)
-    offsets = np.concatenate(([0], np.cumsum(to_numpy(lengths)))).astype(np.int32)
-    own = [validity_of(views), pa.py_buffer(offsets)]
-    return pa.Array.from_buffers(kind, len(views), own, children=[views.flatten()])
-
-
 def rebuilt_lists(lists: pa.Array, kind: pa.DataType, flat: pa.Array) -> pa.Array:
     """Returns lists or maps of this type, with the lengths and nulls of ``lists``, of ``flat``."""
     offsets = np.concatenate(([0], np.cumsum(list_lengths(lists)))).astype(np.int32)
@@ -642,7 +669,7 @@ def settled(array: pa.Array) -> pa.Array:
     kind = array.type
     if pa.types.is_struct(kind):
         fields = [
-            settled(child) if field.nullable else _without_nulls(settled(child))
+            settled(child) if field.nullable else without_nulls(settled(child))
             for field, child in ((kind.field(i), array.field(i)) for i in range(kind.num_fields))
         ]
         return rebuilt_structs(array, kind, fields)
@@ -651,7 +678,7 @@ def settled(array: pa.Array) -> pa.Array:
     return array
 
 
-def _without_nulls(array: pa.Array) -> pa.Array:
+def without_nulls(array: pa.Array) -> pa.Array:
     """Returns the array without nulls, with the values that are stored under them."""
     if not array.null_count:
         return array
@@ -848,7 +875,7 @@ def check_held(schema: pa.Schema, engine: str) -> None:
                 f"column {path} has type {field.type}, which {engine} does not have; leave it out"
                 " with columns=, or use to_arrow() or to_pandas()"
             )
-        for inner in _inside(field.type):
+        for inner in inner_fields(field.type):
             check(inner, f"{path}.{inner.name}")
 
     for field in schema:

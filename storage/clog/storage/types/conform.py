@@ -44,13 +44,12 @@ from clog.storage.column_kinds import (
     word_of,
 )
 from clog.storage.errors import InvalidInputError
-from clog.storage.numpy_arrays import of_lists, to_arrow, to_numpy
+from clog.storage.numpy_arrays import of_lists, to_arrow, to_numpy, validity_of
 from clog.storage.types.columns import (
     elements,
     entries_type,
     is_listed,
     list_lengths,
-    of_list_views,
     rebuilt_lists,
     rebuilt_structs,
     settled,
@@ -138,7 +137,7 @@ def _plain(array: pa.Array) -> pa.Array:
         values, plain = array.dictionary, _VIEWS.get(kind.value_type)
         return _plain((values.cast(plain) if plain else values).take(array.indices))
     if types.is_list_view(kind) or types.is_large_list_view(kind):
-        return of_list_views(array)
+        return _of_list_views(array)
     if types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return array.cast(pa.list_(kind.value_field))
     if isinstance(kind, pa.BaseExtensionType):
@@ -685,3 +684,12 @@ def _map(value: Any, kind: pa.DataType) -> Any:
         return value
     kinds = kind.key_type, kind.item_type
     return [tuple(map(from_json, pair, kinds)) if len(pair) == 2 else pair for pair in value]
+
+
+def _of_list_views(views: pa.Array) -> pa.Array:
+    """Returns list views as lists; Arrow's own cast gives wrong results for slices of them."""
+    kind = pa.list_(views.type.value_field)
+    lengths = pc.fill_null(pc.list_value_length(views), 0)
+    offsets = np.concatenate(([0], np.cumsum(to_numpy(lengths)))).astype(np.int32)
+    own = [validity_of(views), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(kind, len(views), own, children=[views.flatten()])

@@ -70,6 +70,8 @@ def names_problem(
 
 
 def _problems(schema: "LogSchema | None", key_columns: Sequence[str]) -> Iterator[str]:
+    from clog.storage.format.log_info import OWN_PREFIX  # Cold processes use this module, too.
+
     for name in key_columns:
         if "." in name:
             yield f"table.key.columns names {name!r}; names have no dot"
@@ -80,6 +82,9 @@ def _problems(schema: "LogSchema | None", key_columns: Sequence[str]) -> Iterato
         for one, other in alike(inner.name for inner in field.fields):
             yield f"{path} has the fields {one!r} and {other!r}, {_TOO_ALIKE}"
     if schema is not None and key_columns:
+        for name in (*key_columns, *(field.name for field in schema.value.fields)):
+            if folded(name).startswith(OWN_PREFIX):
+                yield f"a column {name!r}: names that begin with {OWN_PREFIX} are of clog's columns"
         in_key = set(key_columns)
         for one, other in alike((*key_columns, *(f.name for f in schema.value.fields))):
             if one in in_key:

@@ -49,6 +49,7 @@ DEFAULTS = {
     "segment.ms": "604800000",
     "table.key.columns": "",
     "table.masks": "false",
+    "table.publish.columns": "none",
 }
 LOWEST = {
     "compression.zstd.level": 1,

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clog.storage.objects.composing import written
 from clog.storage.objects.reader import (
     BINARY,
     DEPTH_MAX,
@@ -18,7 +19,6 @@ from clog.storage.objects.reader import (
     TRUE,
     Reader,
     ThriftError,
-    written,
 )
 
 

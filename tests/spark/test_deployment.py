@@ -239,13 +239,14 @@ def test_the_example_of_tables_runs(spark, tmp_path):
 
 def test_the_examples_of_connector_and_cleaner_run(spark, queries, tmp_path):
     """A write, a copy, a table; plain columns; an upsert; a table and what follows it; a table
-    beside a stream; a round of cleaning.
+    beside a stream; changes; a round of cleaning.
     """
     named = ("orders", "copy", "trips", "counts", "accounts", "enriched", "events")
     logs = {name: f"s3://bucket/{name}" for name in named}
     state = ["s3://bucket/checkpoint", "s3://bucket/state", "s3://bucket/progress"]
     made = tmp_path / "bucket"
-    write, columns, small, count, follow, beside, native = spark_blocks("connector/README.md")
+    blocks = spark_blocks("connector/README.md")
+    write, columns, small, count, follow, beside, changes, native = blocks
     names = (logs["orders"], logs["copy"], state[0])
     run_block(write, spark, tmp_path, *names, orders=queries.frame(("a", "1"), ("b", "2")))
     queries.stop_all()
@@ -268,6 +269,8 @@ def test_the_examples_of_connector_and_cleaner_run(spark, queries, tmp_path):
     run_block(beside, spark, tmp_path, logs["accounts"], logs["enriched"], payments=payments)
     queries.stop_all()
     assert sorted(queries.values(made / "enriched")) == ["1", "2"]
+    found = run_block(changes, spark, tmp_path, logs["orders"])["changes"]
+    assert found.columns[-3] == "_change_type"
     Log.create(str(made / "prices")).append([{"key": "tea", "value": "2"}])
     assert run_block(native, spark, tmp_path, "s3://bucket/prices")["records"].count() == 1
     (clean,) = spark_blocks("cleaner/README.md")

@@ -134,6 +134,8 @@ class ChangesStreamReader(ClogStreamReader):
             end = replace(end, since=at.since)
         else:
             self._check(at)
+            # Spark has finished the batch that ended here; it calls `commit` only with the next.
+            self._position.note(self._opened(), at)
             following = self._next(at, is_limited=is_limited)
             if following is None:
                 return start
@@ -166,11 +168,8 @@ class ChangesStreamReader(ClogStreamReader):
         elif isinstance(partition, ChangesPartition):
             yield from change_batches(partition, self._shown)
 
-    @shallow
     def commit(self, end: dict[str, Any]) -> None:
-        """Stores the position in the log if there is a ``readerId``, and holds its version."""
-        if self._options.reader_id is not None:
-            self._position.note(self._opened(), parse_changes(end))
+        """Does nothing: `latestOffset` has stored the position."""
 
     @property
     def _since(self) -> Bound | None:

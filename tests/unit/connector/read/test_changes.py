@@ -30,7 +30,7 @@ class Query:
         self.options = {"path": str(url), "view": "changes", "pollInterval": "0s"} | texts_of(
             options
         )
-        self.rows, self.at, self.committed = {}, None, None
+        self.rows, self.at = {}, None
         self.start()
 
     def start(self, **changed):
@@ -59,9 +59,6 @@ class Query:
         end = self.latest(limit)
         if json.dumps(end) == json.dumps(self.at):
             return None
-        if "init" not in self.at and self.committed != self.at:
-            self.reader.commit(self.at)
-            self.committed = self.at
         start, self.at = self.at, end
         told = self.run(start, end)
         applied(self.rows, told)
@@ -368,21 +365,21 @@ def test_a_named_reader_holds_its_version(tmp_path):
     log = Log.create(str(tmp_path / "log"), 1, config, key="id", like=[{"id": 1, "n": 1}])
     put(log, k1=1)
     query = Query(log.url, readerId="totals")
-    query.follow()
-    put(log, k1=2)
-    query.follow()
-    query.reader._clock.advance(11_000)  # It reports every ten seconds.
-    put(log, k1=3)
-    query.batch()
+    query.follow()  # As with availableNow: one batch, and the question whether there is more.
     (reader,) = log.readers()
-    assert (reader.name, reader.hold_ms) == ("totals", 30 * 86_400_000)
+    assert (reader.name, reader.version) == ("totals", query.at["changes"])
+    assert reader.hold_ms == 30 * 86_400_000
     assert reader.held_until_ms > 0
-    assert reader.version == query.committed["changes"]
-    brief = Query(log.url, readerId="brief", readerHold="1h")
-    brief.follow()
-    put(log, k1=4)
-    brief.follow()
-    assert {r.name: r.hold_ms for r in log.readers()}["brief"] == 3_600_000
+    put(log, k1=2)
+    query.reader._clock.advance(11_000)  # It reports every ten seconds.
+    query.follow()
+    assert log.readers()[0].version == query.at["changes"] == reader.version + 1
+    put(log, k1=3)
+    query.start()
+    assert brief(query.batch()) == [("update_preimage", 1, 2), ("update_postimage", 1, 3)]
+    shorter = Query(log.url, readerId="shorter", readerHold="1h")
+    shorter.follow()
+    assert {r.name: r.hold_ms for r in log.readers()}["shorter"] == 3_600_000
 
 
 def test_what_ends_a_stream_of_changes(log, tmp_path):

@@ -237,6 +237,19 @@ def test_the_example_of_tables_runs(spark, tmp_path):
     run_block(code, spark, tmp_path, "accounts")
 
 
+def test_the_example_of_changes_runs(spark, tmp_path):
+    """Of a table that is there, and follows it."""
+    rows = [{"id": 1, "city": "Riga", "euros": 30}, {"id": 2, "city": "Oslo", "euros": 20}]
+    log = Log.create(str(tmp_path / "orders"), 1, key="id", like=rows)
+    log.append(rows)
+    (code,) = spark_blocks("docs/changes.md")
+    revenue = run_block(code, spark, tmp_path, "orders")["revenue"]
+    query = revenue.writeStream.outputMode("complete").format("memory").queryName("revenue").start()
+    query.processAllAvailable()
+    query.stop()
+    assert dict(map(tuple, spark.table("revenue").collect())) == {"Riga": 30, "Oslo": 20}
+
+
 def test_the_examples_of_connector_and_cleaner_run(spark, queries, tmp_path):
     """A write, a copy, a table; plain columns; an upsert; a table and what follows it; a table
     beside a stream; changes; a round of cleaning.

@@ -111,8 +111,8 @@ def test_beside_a_capture_that_runs(postgres, url):
         if captured.position:
             has_cut.set()
 
-    hooks = {"should_stop": stop.is_set, "on_progress": told}
-    captures = Thread(target=capture, args=(postgres.dsn, url), kwargs=hooks)
+    settings = PostgresSettings(should_stop=stop.is_set, on_progress=told)
+    captures = Thread(target=capture, args=(postgres.dsn, url, settings))
     writes = Thread(target=write)
     captures.start()
     try:

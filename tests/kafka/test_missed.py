@@ -130,7 +130,8 @@ def test_a_pause_shorter_than_tombstones_stay_is_none(kafka, url):
     kafka.produce(topic, values("abc"))
     mirror(kafka.url(topic), url, MirrorSettings(once=True, clock=Behind(2 * DAY_MS)))
     kafka.produce(topic, values("ab"))
-    assert mirror(kafka.url(topic), f"{url}-2", MirrorSettings(once=True)).records == 5
+    # The broker may have removed what is superseded by now.
+    assert mirror(kafka.url(topic), f"{url}-2", MirrorSettings(once=True)).offsets == {0: 5}
     assert (
         mirror(kafka.url(topic), url, MirrorSettings(once=True, clock=Behind(2 * DAY_MS))).records
         == 2

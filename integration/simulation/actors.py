@@ -56,6 +56,7 @@ class Actor:
         plan: asks the world at each call of the store, at home.
         since: what it did last: "objects" once it put one, "commit" once it made one.
         disturbed: a call of what it does went wrong.
+        was_refused: one was refused; whoever wants to know sets it back first.
         putting: the intent and the rows of what it puts next, or what tells them by its bytes; None
             when it appends nothing.
     """
@@ -68,6 +69,7 @@ class Actor:
     may_be_interrupted = False
     interrupted_lines = 800
     works_on_log = True
+    was_refused = False
 
     def __init__(self, world, name: str, clock) -> None:
         self.world, self.name, self.clock = world, name, clock

@@ -139,6 +139,7 @@ class Successor(Actor):
         self._next: int | None = None
         self._life = self.world.roll(1 << 40)
         self._tries, self._has_posted = 0, False
+        self._ended_nothing = False
 
     def doze(self, call, oracle):
         """Never; but it may die while what it has proposed waits."""
@@ -155,8 +156,10 @@ class Successor(Actor):
     def act(self) -> None:
         log = self.log
         if self._next is None:
+            self.was_refused = False
             last = log.sequence(self.name)
             self._next = 0 if last is None else last + 1
+            self._ended_nothing = self.was_refused  # One that may not commit is told it, too (F6).
         sequence, self._next = self._next, None  # Unknown, unless it is told.
         self._tries, self._has_posted = self._tries + 1, False
         intent = self.oracle.intent(f"{self.name} life {self._life} try {self._tries} {sequence}")
@@ -177,6 +180,7 @@ class Successor(Actor):
                 return
             last = documents.commit_path(max(0, self.oracle.last_version(f"{self.name} ")))
             is_late = last in self.world.landed  # Who asked for the sequence could not see it.
+            is_late = is_late or self._ended_nothing
             excused = self.world.hides_names or self.oracle.is_over or is_late
             assert excused, f"{intent.name}: {e}"
             return

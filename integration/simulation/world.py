@@ -476,6 +476,7 @@ class World:
         self.trace.append(f"{line} {kind or ''}")
         if kind is None:
             return None
+        actor.was_refused = actor.was_refused or kind is FaultKind.REFUSE_AFTER
         is_late = self.is_combining and kind is FaultKind.FAIL_BEFORE and stands
         proposes = call.operation == "create" and path.startswith(documents.PROPOSALS)
         if is_late and (creates or proposes):

@@ -388,7 +388,7 @@ def ui(
             "--proxy-header needs --host: the name under which the proxy is reached; without it,"
             " a page of any other name could be made to reach this one"
         )
-    with from_extra("ui", "clog ui", "starlette", "uvicorn"):
+    with from_extra("ui", "clog ui", "prometheus_client", "starlette", "uvicorn"):
         from clog.cleaner.daemon.metrics import listening, quiet_server
         from clog.cli.page import ShownLogs
         from clog.cli.serving import Access, application

@@ -4,27 +4,30 @@ What is exported here is public, and so is everything its signatures mention; th
 with any release.
 """
 
-from clog.connector.batches import (
-    BatchTransaction,
-    append_batches,
-    transact_batches,
-    upsert_batches,
-)
-from clog.connector.datasource import ClogDataSource
-from clog.connector.tools import (
-    Explanation,
-    Lag,
-    Share,
-    Snapshot,
-    beside_table,
-    count_log,
-    count_table,
-    explain,
-    lag,
-    read_log,
-    read_table,
-    snapshot_and_stream,
-)
+from clog.storage.env import from_extra
+
+with from_extra("spark", "clog.connector", "pyspark", "py4j", "pandas"):
+    from clog.connector.batches import (
+        BatchTransaction,
+        append_batches,
+        transact_batches,
+        upsert_batches,
+    )
+    from clog.connector.datasource import ClogDataSource
+    from clog.connector.tools import (
+        Explanation,
+        Lag,
+        Share,
+        Snapshot,
+        beside_table,
+        count_log,
+        count_table,
+        explain,
+        lag,
+        read_log,
+        read_table,
+        snapshot_and_stream,
+    )
 
 __all__ = [
     "BatchTransaction",

@@ -33,7 +33,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from clog.storage.errors import InvalidInputError, OutOfMemoryError
+from clog.storage.errors import InvalidInputError, MissingPackageError, OutOfMemoryError
 
 
 class Clock(Protocol):
@@ -282,11 +282,23 @@ def install_extra(extra: str) -> str:
         stated = requires(_DISTRIBUTION) or []
     except PackageNotFoundError:  # A zip of the sources, on a Spark cluster.
         stated = []
-    marker = re.compile(rf"""\s*;\s*extra\s*==\s*["']{extra}["']""")
-    named = [f'"{marker.sub("", one)}"' for one in stated if marker.search(one)]
+    named = [f'"{one}"' for one in _packages_of(extra, stated)]
     if not named:
         return f'install the packages of the extra "{extra}" in pyproject.toml'
-    return f"run pip install {' '.join(named)}"
+    return f"run pip install {' '.join(named)} (the extra {extra})"
+
+
+def _packages_of(extra: str, stated: Sequence[str]) -> dict[str, None]:
+    """Returns what an extra brings, and those that it names: clog itself is in no index."""
+    marker = re.compile(rf"""\s*;\s*extra\s*==\s*["']{extra}["']""")
+    found: dict[str, None] = {}
+    for one in (marker.sub("", one) for one in stated if marker.search(one)):
+        inner = re.fullmatch(rf"{_DISTRIBUTION}\[(.+)]", one)
+        for named in inner[1].split(",") if inner else ():
+            found |= _packages_of(named, stated)
+        if inner is None:
+            found[one] = None
+    return found
 
 
 @contextmanager
@@ -298,7 +310,7 @@ def from_extra(extra: str, what: str, *packages: str) -> Iterator[None]:
         if (package := (e.name or "").partition(".")[0]) not in packages:
             raise
         needed = package.replace("_", "-")
-        raise InvalidInputError(f"{what} needs {needed}: {install_extra(extra)}") from e
+        raise MissingPackageError(f"{what} needs {needed}: {install_extra(extra)}") from e
 
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@
 
     ClogError
     ├── InvalidInputError (ValueError)      fix the call or the config; never retried
+    │   └── MissingPackageError (ModuleNotFoundError)  install the extra that the message names
     ├── OptionError (ValueError)            fix a Spark option; the message names the nearest one
     ├── NotFoundError (LookupError)         there is no log at this URL
     │   ├── OffsetOutOfRangeError           seek into [start, end)
@@ -45,6 +46,7 @@ class ErrorKind(StrEnum):
     """The stable name of each kind of error, for logs, metrics and handlers in other languages."""
 
     INVALID_INPUT = "invalid_input"
+    MISSING_PACKAGE = "missing_package"
     OPTION = "option"
     NOT_FOUND = "not_found"
     OFFSET_OUT_OF_RANGE = "offset_out_of_range"
@@ -86,6 +88,10 @@ class ClogError(Exception):
 
 class InvalidInputError(ClogError, ValueError):
     """The call, the records or the config are wrong; the same call fails again."""
+
+
+class MissingPackageError(InvalidInputError, ModuleNotFoundError):
+    """What was asked for needs a package that is not installed, and comes with an extra."""
 
 
 class OptionError(ClogError, ValueError):

@@ -9,6 +9,7 @@ from clog.storage.errors import ClogError, ErrorKind, OffsetOutOfRangeError
 
 TREE = {
     "InvalidInputError": ("ClogError", ValueError, "invalid_input"),
+    "MissingPackageError": ("InvalidInputError", ModuleNotFoundError, "missing_package"),
     "OptionError": ("ClogError", ValueError, "option"),
     "NotFoundError": ("ClogError", LookupError, "not_found"),
     "OffsetOutOfRangeError": ("NotFoundError", LookupError, "offset_out_of_range"),

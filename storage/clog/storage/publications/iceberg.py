@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from clog.storage.column_kinds import word_for
 from clog.storage.commit.tip import StandingLog
-from clog.storage.env import dataclass, install_extra
+from clog.storage.env import dataclass, from_extra
 from clog.storage.errors import CorruptionError, InvalidInputError, StoreUnavailableError
 from clog.storage.format import documents
 from clog.storage.format.log_info import LIST, MAP, STRUCT, VALUE_ID, SchemaField
@@ -129,13 +129,8 @@ class Snapshot:
 
 def _avro() -> Any:
     """Returns fastavro; raises if it is not installed."""
-    try:
+    with from_extra("iceberg", "publishing as Iceberg", "fastavro"):
         return import_module("fastavro")
-    except ModuleNotFoundError as e:
-        raise InvalidInputError(
-            "publishing as Iceberg needs fastavro, which is not installed; nothing was changed;"
-            f" {install_extra('iceberg')}"
-        ) from e
 
 
 def _puffin(hidden: Sequence[tuple[str, HiddenRows]]) -> tuple[bytes, list[tuple[int, int]]]:

@@ -36,7 +36,11 @@ from urllib.parse import urlsplit
 
 from clog.storage import env
 from clog.storage.env import SystemIds, install_extra
-from clog.storage.errors import InvalidInputError, UnsupportedFilesystemError
+from clog.storage.errors import (
+    InvalidInputError,
+    MissingPackageError,
+    UnsupportedFilesystemError,
+)
 from clog.storage.store.contract import (
     ObjectExistsError,
     ProbeAgainError,
@@ -403,9 +407,10 @@ def connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str
         raise  # It already says which option is wrong.
     except (ImportError, KeyError, TypeError, ValueError) as e:
         remedy = "correct the URL or the storage options, or install the package"
+        wrong: type[InvalidInputError] = InvalidInputError
         if isinstance(e, ImportError) and kind.extra:
-            remedy = install_extra(kind.extra)
-        raise InvalidInputError(
+            wrong, remedy = MissingPackageError, install_extra(kind.extra)
+        raise wrong(
             f"{location.shown} cannot be opened: {short(e, secrets_in(given))}; {remedy}"
         ) from without_secrets(e, given)
     while isinstance(fs, DirFileSystem):

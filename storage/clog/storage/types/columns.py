@@ -36,7 +36,7 @@ from clog.storage.column_kinds import (
     word_of,
 )
 from clog.storage.env import dataclass
-from clog.storage.errors import InvalidInputError
+from clog.storage.errors import InvalidInputError, MissingPackageError
 from clog.storage.format.log_info import (
     DEPTH_MAX,
     FIRST_ID,
@@ -889,6 +889,6 @@ def package(name: str, method: str) -> Any:
     except ModuleNotFoundError as e:
         if e.name != name:
             raise  # It is installed, but lacks something itself.
-        raise ModuleNotFoundError(
-            f"{method} needs {name}, which is not installed; run pip install {name}", name=name
+        raise MissingPackageError(
+            f"{method} needs {name}, which is not installed; run pip install {name}"
         ) from e

@@ -29,6 +29,12 @@ _ROOTS = ("storage", "cleaner", "connector", "bridge")
 _EXPORTED = ("storage", "cleaner")
 _PACKAGES = (*_EXPORTED, "bridge", "connector", "jobs")
 _MADE_BY = ("create", "open")
+_ELSEWHERE = {
+    "bridge": ("capture", "mirror", "replay", "send"),
+    "connector": ("append_batches", "read_log", "read_table", "transact_batches", "upsert_batches"),
+    "jobs": ("convert",),
+}
+"""What is asked for here, and needs an extra."""
 
 
 def _join() -> None:
@@ -60,7 +66,10 @@ if not TYPE_CHECKING:  # A checker would take any name for one of ours.
             for package in packages:
                 if name in package.__all__:
                     return getattr(package, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            hint = "".join(f"; clog.{p} has it" for p, names in _ELSEWHERE.items() if name in names)
+        else:
+            hint = ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *_PACKAGES, *__getattr__("__all__")})

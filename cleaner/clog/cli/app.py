@@ -193,6 +193,8 @@ class ClogGroup(click.Group):
         self.format_commands(ctx, formatter)
         _write_options(ctx, formatter, "Options of every command, after its name", SHARED)
         _write_options(ctx, formatter, "Options", self.get_params(ctx))
+        with formatter.section("To complete commands and logs with TAB, add to"):
+            formatter.write_dl(list(COMPLETION.items()))
         _write_end(formatter, "clog COMMAND --help explains a command, with examples.")
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's form
@@ -280,6 +282,13 @@ def _report_error(error: Exception) -> int | None:
         return None
     return Code.FAILED
 
+
+COMPLETION = {
+    "~/.bashrc": 'eval "$(_CLOG_COMPLETE=bash_source clog)"',
+    "~/.zshrc, after compinit": 'eval "$(_CLOG_COMPLETE=zsh_source clog)"',
+    "~/.config/fish/config.fish": "_CLOG_COMPLETE=fish_source clog | source",
+}
+"""The line of each shell, as click makes the script."""
 
 HELP = """A Kafka-style compacted log on any filesystem: no broker, just a folder.
 

@@ -87,7 +87,10 @@ def cleaner(
     once: bool = flag(
         "--once",
         "Run one round over all logs, then exit; with 1 if a partition is uncleanable or a log"
-        " was skipped.",
+        " was skipped, or if --discover finds none.",
+    ),
+    allow_none: bool = flag(
+        "--allow-none", "With --once: finding no log below --discover is no error."
     ),
     dry_run: bool = DRY_RUN,
     given: Given,
@@ -122,7 +125,7 @@ def cleaner(
     with left_in_time(daemon.silences, code=0), ExitStack() as open_things:
         if once:
             daemon.run_once(lambda store: first(store, patient=False))
-            return _outcome(teller, logs, finders)
+            return _outcome(teller, logs, finders, allow_none=allow_none)
         if listen is not None:  # First: monitoring must not wait for stores.
             open_things.callback(_server(listen, daemon, finders, named).close)
         if live:
@@ -186,9 +189,11 @@ def _first(
 
 
 def _outcome(
-    teller: "_Teller", logs: "Sequence[Log]", finders: "Mapping[str, Finder]"
+    teller: "_Teller", logs: "Sequence[Log]", finders: "Mapping[str, Finder]", *, allow_none: bool
 ) -> Code | None:
-    """Says what a round left undone: fails if a partition is uncleanable or a log was left out."""
+    """Says what a round left undone: fails if a partition is uncleanable, a log was left out, or
+    none was there: the folder may be misspelt.
+    """
     found = {log.url: sorted(log.handle.manifest().uncleanable) for log in logs}
     if not any(found.values()):
         teller.nothing_due(logs)
@@ -198,6 +203,10 @@ def _outcome(
     left_out = [url for one in finders.values() for url in (*one.unopened, *one.unlisted)]
     if left_out:
         print_error(f"skipped, for the reasons above: {', '.join(left_out)}")
+    elif not logs and not allow_none:
+        below = ", ".join(prefix for one in finders.values() for prefix in one.prefixes)
+        print_error(f"there is no log below {below}; correct it, or give --allow-none", "not_found")
+        return Code.FAILED
     return Code.FAILED if left_out or any(found.values()) else None
 
 

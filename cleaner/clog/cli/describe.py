@@ -5,6 +5,7 @@ active. Each part has its own glyph, so that the bar is readable without colour;
 ASCII get other glyphs. A part that holds bytes is always visible: it gets at least one cell.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,7 @@ from clog.cli.options import (
     argument,
     choice,
     command,
+    flag,
     integer,
     option,
     parse_time_ms,
@@ -64,6 +66,9 @@ def describe(
     at: int | None = option(
         "--at VERSION", "With commit: that of this version, not the newest.", integer()
     ),
+    everything: bool = flag(
+        "--all", "Also configs that have their defaults, partitions without records, and zeros."
+    ),
     given: Given,
 ) -> None:
     r"""Show a log: what is clean, dirty and active, and what comes next.
@@ -93,8 +98,10 @@ def describe(
             raise click.BadParameter(f"{name} is only for clog describe URL {needs}")
     if partition is not None and what not in (None, "offsets", "segments"):
         raise click.BadParameter(f"--partition has no effect with {what}; omit it")
+    if everything and what is not None:
+        raise click.BadParameter(f"--all has no effect with {what}; omit it")
     if what is None:
-        _picture(given, url, partition)
+        _picture(given, url, partition, everything=everything)
         return
     from clog.cli.details import DETAILS, Asked
 
@@ -102,7 +109,7 @@ def describe(
     DETAILS[what](given.open(url), Asked(partition, time_ms, at, given))
 
 
-def _picture(given: Given, url: str, partition: int | None) -> None:
+def _picture(given: Given, url: str, partition: int | None, *, everything: bool) -> None:
     """Draws the partitions, and prints the configs and totals."""
     from clog.storage.config.log_config import LogConfig
 
@@ -124,6 +131,7 @@ def _picture(given: Given, url: str, partition: int | None) -> None:
             now_ms=now_ms,
             width=console.width,
             ascii_only=console.options.ascii_only,
+            everything=everything,
         )
         for part in page.renderables:
             if isinstance(part, Table):
@@ -234,17 +242,24 @@ def description(
     now_ms: int,
     width: int,
     ascii_only: bool = False,
+    everything: bool = False,
 ) -> "Group":
     """Returns the page for a result of `Log.describe()`, possibly with fewer partitions, ``width``
-    columns wide, with the next actions by partition and the defaults of configs.
+    columns wide, with the next actions by partition and the defaults of configs. What is as in
+    every log, it has if ``everything`` is asked for.
     """
     from rich.console import Group
     from rich.text import Text
 
-    partitions = [
-        _partition(d, actions[d["partition"]], now_ms, width, ascii_only=ascii_only)
-        for d in log["partition_details"]
+    shown = log["partition_details"]
+    used = shown if everything else [d for d in shown if d["end_offset"]]
+    columns = _aligned(used)
+    partitions: list[Group | Text] = [
+        _partition(d, said, actions[d["partition"]], now_ms, width, ascii_only=ascii_only)
+        for d, said in zip(used, columns, strict=True)
     ]
+    if unused := [d["partition"] for d in shown if d not in used]:
+        partitions.append(Text(f"{_numbers(unused)} without records", "dim"))
     title = Text.assemble(
         (log["url"], "bold"),
         f"\nversion {log['version']} of {moment(log['committed_ms'])}, created"
@@ -262,17 +277,96 @@ def description(
         title,
         Text(),
         *partitions,
-        legend(ascii_only=ascii_only),
+        *([legend(ascii_only=ascii_only)] if used else []),
         Text(),
         *waiting,
-        _configs(log["config"], log["config_overrides"], defaults, width),
+        *_configs(log["config"], log["config_overrides"], defaults, width, everything=everything),
         Text(),
-        table(["", ""], _totals(log, now_ms).items(), folds=[""], title="Totals"),
+        table(
+            ["", ""],
+            [(n, t) for n, t in _totals(log, now_ms).items() if everything or t not in _NOTHING],
+            folds=[""],
+            title="Totals",
+        ),
+        Text(f"\nnext: {_next_step(log, actions)}"),
     )
 
 
+_NOTHING = ("0", "0 B", "none")
+
+
+def _numbers(partitions: Sequence[int]) -> str:
+    """Returns partitions in words, with runs of numbers as ranges.
+
+    >>> _numbers([0, 1, 2, 5])
+    'partitions 0-2, 5'
+    """
+    runs: list[list[int]] = []
+    for number in partitions:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    named = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return f"partition{'s' * (len(partitions) > 1)} {', '.join(named)}"
+
+
+def _next_step(log: "LogDescription", actions: Mapping[int, str]) -> str:
+    """Returns the command that one would type next."""
+    url = shlex.quote(log["url"])
+    if not any(d["end_offset"] for d in log["partition_details"]):
+        return f"clog produce {url} appends the lines of standard input"
+    if due := sorted(p for p, action in actions.items() if action.startswith("clean now")):
+        return f"clog clean {url} cleans {_numbers(due)}; clog cleaner {url} keeps the log clean"
+    return f"clog consume {url} --table prints the latest value of each key"
+
+
+class _Said(NamedTuple):
+    """What is said of a partition, its numbers as wide as those of the others."""
+
+    amount: str
+    facts: str
+
+
+def _aligned(details: "Sequence[PartitionDescription]") -> list[_Said]:
+    """Returns what is said of partitions."""
+    sizes = _padded([size(d["size_bytes"]) for d in details])
+    records = _padded([count(d["records"]) for d in details])
+    starts, dirty, active, ends = (
+        _padded([str(d[name]) for d in details])  # type: ignore[literal-required]
+        for name in ("log_start_offset", "first_dirty_offset", "active_base_offset", "end_offset")
+    )
+    found = []
+    for i, detail in enumerate(details):
+        covered, stable = detail["covered_offset"], detail["stable_offset"]
+        facts = (
+            f"start {starts[i]}",
+            f"first dirty {dirty[i]}",
+            *([] if covered is None else [f"masks to {covered}"]),
+            f"active {active[i]}",
+            *([] if stable == detail["end_offset"] else [f"stable {stable}"]),
+            f"end {ends[i]}",
+            f"dirty ratio {detail['dirty_ratio']:.2f}",
+            *([counted(detail["markers"], "marker")] if detail["markers"] else []),
+        )
+        many = "record" if detail["records"] == 1 else "records"
+        found.append(_Said(f" {sizes[i]}, {records[i]} {many}", ", ".join(facts)))
+    return found
+
+
+def _padded(texts: Sequence[str]) -> list[str]:
+    width = max(map(len, texts), default=0)
+    return [text.rjust(width) for text in texts]
+
+
 def _partition(
-    detail: "PartitionDescription", action: str, now_ms: int, width: int, *, ascii_only: bool
+    detail: "PartitionDescription",
+    said: _Said,
+    action: str,
+    now_ms: int,
+    width: int,
+    *,
+    ascii_only: bool,
 ) -> "Group":
     """Returns the bar and its size, and below it the offsets and the next action."""
     from rich.console import Group
@@ -280,23 +374,12 @@ def _partition(
     from rich.text import Text
 
     label = f"{detail['partition']:>{_INDENT - 1}} "
-    amount = f" {size(detail['size_bytes'])}, {counted(detail['records'], 'record')}"
+    amount = said.amount
     room = width - len(label) - max(len(amount), _AMOUNT_WIDTH)
     if room < _BAR_WIDTH_MIN:  # Put the size below the bar.
         room, amount = max(1, width - len(label)), f"\n{' ' * (_INDENT - 1)}{amount}"
     picture = Text.assemble((label, "bold"), bar(detail, room, ascii_only=ascii_only), amount)
-    covered, stable = detail["covered_offset"], detail["stable_offset"]
-    facts = (
-        f"start {detail['log_start_offset']}",
-        f"first dirty {detail['first_dirty_offset']}",
-        *([] if covered is None else [f"masks to {covered}"]),
-        f"active {detail['active_base_offset']}",
-        *([] if stable == detail["end_offset"] else [f"stable {stable}"]),
-        f"end {detail['end_offset']}",
-        f"dirty ratio {detail['dirty_ratio']:.2f}",
-        *([counted(detail["markers"], "marker")] if detail["markers"] else []),
-    )
-    lines = Text(", ".join(facts) + "\n")
+    lines = Text(f"{said.facts}\n")
     if (horizon_ms := detail["delete_horizon_ms"]) is not None:
         ahead_ms = horizon_ms - now_ms
         when = f"in {duration(ahead_ms)}" if ahead_ms > 0 else f"{duration(-ahead_ms)} ago"
@@ -367,15 +450,23 @@ def configs_shown(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def _configs(
-    config: Mapping[str, str], overrides: Mapping[str, str], defaults: Mapping[str, str], width: int
-) -> "Table":
-    """Returns all configs, with the defaults of those that are set; in one column if narrow."""
+    config: Mapping[str, str],
+    overrides: Mapping[str, str],
+    defaults: Mapping[str, str],
+    width: int,
+    *,
+    everything: bool,
+) -> "list[Table | Text]":
+    """Returns the configs that are set, with their defaults, or all; in one column if narrow."""
     from rich.text import Text
 
     from clog.storage.config.units import config_text
 
     rows = []
-    for name, value in sorted(config.items(), key=lambda item: (item[0] not in overrides, item)):
+    shown = config if everything else {n: config[n] for n in overrides if n in config}
+    rest = len(config) - len(shown)
+    more = [Text(f"{counted(rest, 'config')} at the default; --all shows them", "dim")]
+    for name, value in sorted(shown.items(), key=lambda item: (item[0] not in overrides, item)):
         note, style = "", "dim"
         if name in overrides:
             note = f"set; default {config_text(name, defaults.get(name, '')) or 'none'}"
@@ -385,8 +476,10 @@ def _configs(
         lines = (
             [Text.assemble(name, "=", value, " " * bool(note), note)] for name, value, note in rows
         )
-        return table([""], lines, folds=[""], title="Configuration")
-    return table(["name", "value", ""], rows, folds=["value", ""], title="Configuration")
+        found = table([""], lines, folds=[""], title="Configuration")
+    else:
+        found = table(["name", "value", ""], rows, folds=["value", ""], title="Configuration")
+    return [*([found] if rows else []), *(more if rest else [])]
 
 
 def _schema_lines(schema: Mapping[str, Any]) -> list[str]:

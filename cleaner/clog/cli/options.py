@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from enum import IntEnum
 from functools import wraps
-from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
@@ -232,56 +231,22 @@ def config_names(begun: str) -> list[str]:
     return [name for name in LogConfig.from_overrides({}).as_dict() if name.startswith(begun)]
 
 
+def _logs(begun: str) -> list[str]:
+    from clog.storage.store.around import local_logs
+
+    return local_logs(begun)
+
+
 def _settings(begun: str) -> list[str]:
     return [f"{name}=" for name in config_names(begun)]
 
 
-def local_logs(begun: str) -> list[str]:
-    """Returns the local logs whose paths begin with a text, with at most one more folder between;
-    if there are none, the shell completes file names.
-    """
-    if "://" in begun:
-        return []
-    above, _, name = begun.rpartition("/")
-    around = Path(f"{above}/" if begun.startswith("/") else above or ".")
-    found: list[str] = []
-    for depth in ("*", "*/*"):
-        for path in islice(around.glob(f"{depth}/_clog/log"), _COMPLETED_MAX):
-            log = str(path.parent.parent.relative_to(around))
-            if log.startswith(name):
-                found.append(f"{above}/{log}" if above or begun.startswith("/") else log)
-    return sorted(found)
-
-
-@contextmanager
-def _nearby(url: str) -> Iterator[None]:
-    """Adds which logs are near a local path to the error that none is there; elsewhere it costs."""
-    from clog.storage.errors import NotFoundError
-
-    try:
-        yield
-    except NotFoundError as e:
-        if type(e) is not NotFoundError or "://" in url:
-            raise
-        path = Path(url).absolute()
-        inside = [above for above in (path, *path.parents) if (above / "_clog/log").exists()]
-        if inside and "_clog" in path.parts:
-            raise NotFoundError(f"no log at {path}, but files of the log at {inside[0]}") from e
-        if not (below := local_logs(f"{url.rstrip('/')}/")):
-            raise
-        more = f" and {len(below) - _NAMED_MAX} more" if len(below) > _NAMED_MAX else ""
-        shown = ", ".join(below[:_NAMED_MAX])
-        raise NotFoundError(f"no log at {path}; there are logs below: {shown}{more}") from e
-
-
-_NAMED_MAX = 3
-_COMPLETED_MAX = 1000
 URL = argument(
     "URL",
     "The log: a local folder, or any fsspec URL (s3://bucket/orders, gs://…, abfs://…).",
-    complete=local_logs,
+    complete=_logs,
 )
-URLS = argument("[URL]…", "One or more logs.", default=None, complete=local_logs)
+URLS = argument("[URL]…", "One or more logs.", default=None, complete=_logs)
 PARTITION = option("--partition -p N", "Only this partition.", integer())
 CONFIGS = option(
     "--config -c NAME=VALUE",
@@ -334,7 +299,7 @@ class Given(NamedTuple):
         """Opens a log, and reports a long wait; ``to_read`` ignores the options for writers."""
         from clog.storage import Log
 
-        with waiting_for(url, self.storage), _nearby(url):
+        with waiting_for(url, self.storage):
             return Log.open(url, self.storage, single_writer=self.single_writer and not to_read)
 
     def create(

@@ -27,6 +27,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
@@ -496,10 +497,20 @@ _KEPT: "OrderedDict[tuple[object, ...], tuple[Shown, DataFrame]]" = OrderedDict(
 _GLOB = re.compile(r"[*?{}\[\]\\]")
 
 
+def check_order(function: str, url: object) -> None:
+    """Raises if a URL is none: the session was given in its place."""
+    if not isinstance(url, (str, PathLike)):
+        raise InvalidInputError(
+            f"{function} takes the session, and then the URL, but {type(url).__name__} is none;"
+            f' write {function}(spark, "s3://bucket/orders")'
+        )
+
+
 def table_frame(
     spark: "SparkSession", url: str, version: int | None, options: Mapping[str, object]
 ) -> "DataFrame":
     """Does `tools.read_table`."""
+    check_order("read_table", url)
     given = _options_of(url, version, options)
     settings = _settings(given)
     log = _log_of(settings)
@@ -521,6 +532,7 @@ def table_frame(
 
 def log_frame(spark: "SparkSession", url: str, options: Mapping[str, object]) -> "DataFrame":
     """Does `tools.read_log`."""
+    check_order("read_log", url)
     given = _given(options, own=("view", "path")) | {"path": url}
     read = _opened(given)
     ranges = read.ranges()

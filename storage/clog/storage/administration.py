@@ -525,7 +525,11 @@ def new_log(
         raise InvalidInputError(
             f"the feature {typed_ones[0]!r} needs a schema; give one; nothing was created"
         )
-    if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
+    if type(partitions) is not int:
+        raise InvalidInputError(
+            f"partitions={partitions!r} is not an integer; give one from 1 to {PARTITIONS_MAX}"
+        )
+    if not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidInputError(
             f"partitions={partitions!r} is out of range; allowed: 1 to {PARTITIONS_MAX}"
         )
@@ -537,7 +541,7 @@ def new_log(
         schema = schema_like(like)
     elif isinstance(schema, Mapping) and any(isinstance(t, _WORDS) for t in schema.values()):
         schema = fields_from_words(schema)
-    names = [] if key is None else [key] if isinstance(key, str) else list(key)
+    names = _names_of_key(key)
     if key is not None:
         if schema is None:
             raise InvalidInputError("key= requires schema= or like=, which give the columns")
@@ -569,6 +573,16 @@ def _laid_out(schema: LogSchema | None, settings: LogConfig) -> LogSchema | None
     if problem := publish_columns_problem(schema, settings.table_publish_columns):
         raise InvalidInputError(f"{problem}; nothing was created")
     return schema
+
+
+def _names_of_key(key: object) -> list[str]:
+    """Returns the names of the key's columns, given as one or as several."""
+    names = [] if key is None else [key] if isinstance(key, str) else key
+    if isinstance(names, Iterable):
+        names = list(names)
+        if all(isinstance(name, str) for name in names):
+            return names
+    raise InvalidInputError(f"key={key!r} names no columns; give a name, or a list of names")
 
 
 def is_there(root: Store, refused: ClogError) -> bool:

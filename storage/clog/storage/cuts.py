@@ -191,6 +191,8 @@ def manifest_of(handle: Handle, cut: Cut) -> Manifest:
         manifest = handle.manifest_at(version)
     except VersionExpiredError as e:
         raise VersionExpiredError(f"{_named(cut)} was dropped or has expired: {e}") from e
+    except NotFoundError as e:
+        raise LogReplacedError(f"{_named(cut)} is of another history of the log: {e}") from e
     if manifest.commit_id != commit_id:
         raise LogReplacedError(
             f"version {version} of {handle.store.url} is not the one in {_named(cut)}: the log"

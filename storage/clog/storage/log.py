@@ -30,7 +30,7 @@ from clog.storage.publications.publish import Publications, PublishResult, Withd
 from clog.storage.read import scan
 from clog.storage.read.changes import changes
 from clog.storage.read.lookup import for_times
-from clog.storage.read.table import Table, Tables
+from clog.storage.read.table import HasTable, Table, Tables
 from clog.storage.readers import (
     COMMIT_INTERVAL_MS,
     EXPIRES_AFTER_MS,
@@ -56,7 +56,7 @@ _SHOWN = ("partition", "log_start_offset", "end_offset", "records", "size_bytes"
 """What a notebook shows of each partition."""
 
 
-class Log:
+class Log(HasTable):
     """A keyed changelog under one root, compacted as Kafka compacts a topic.
 
     `create` or `open` one. Every call sees the newest version: it first looks for newer commits,

@@ -78,16 +78,16 @@ def log(**changes):
     } | changes
 
 
-def page(width=80, *, colour=False, ascii_only=False, now_ms=61_000, **changes):
+def page(width=80, *, colour=False, everything=False, now_ms=61_000, **changes):
     console = Console(
         file=io.StringIO(), width=width, force_terminal=colour, highlight=False, markup=False
     )
+    ascii_only = changes.pop("ascii_only", False)
     described = log(**changes)
     actions = {d["partition"]: "nothing to do" for d in described["partition_details"]}
     defaults = CONFIG | {"min.compaction.lag.ms": "0"}
-    console.print(
-        description(described, defaults, actions, now_ms=now_ms, width=width, ascii_only=ascii_only)
-    )
+    drawn = {"ascii_only": ascii_only, "everything": everything}
+    console.print(description(described, defaults, actions, now_ms=now_ms, width=width, **drawn))
     return console.file.getvalue()
 
 
@@ -158,7 +158,7 @@ def test_the_page_fits_80_columns_without_colour():
 
 def test_the_page_fits_40_columns():
     """Bars are printed above the sizes, and each config has its own line."""
-    lines = page(width=40).splitlines()
+    lines = page(width=40, everything=True).splitlines()
     assert max(map(len, lines)) <= 40
     assert any("cleanup.policy=compact" in line for line in lines)
 
@@ -181,17 +181,49 @@ def test_the_page_is_plain_ascii_where_it_must_be():
 
 
 def test_configs_that_were_set_stand_out():
-    """They come first, with the default beside them; the others have no note."""
+    """They have the default beside them; the others are counted, and follow with --all."""
     lines = page().splitlines()
+    at = lines.index(next(line for line in lines if line.startswith("Configuration")))
+    assert lines[at + 2].split() == ["min.compaction.lag.ms", "1min", "set;", "default", "0"]
+    assert lines[at + 3] == f"{len(CONFIG) - 1} configs at the default; --all shows them"
+    lines = page(everything=True).splitlines()
     at = lines.index(next(line for line in lines if line.startswith("Configuration")))
     assert lines[at + 2].split() == ["min.compaction.lag.ms", "1min", "set;", "default", "0"]
     assert lines[at + 3].split() == ["cleanup.policy", "compact"]
 
 
+def test_what_is_as_in_every_log_is_asked_for():
+    """Partitions without records, zeros and defaults: a small log fits a small screen."""
+    three = [detail(partition=p) for p in range(3)]
+    empty = [detail(partition=p, end_offset=0) for p in (4, 5, 6, 8)]
+    text = page(partition_details=[*three, *empty])
+    assert "partitions 4-6, 8 without records" in text
+    assert "newest snapshot" not in text
+    text = page(partition_details=[*three, *empty], everything=True)
+    assert "without records" not in text
+    assert "newest snapshot" in text
+
+
+def test_numbers_of_partitions_are_below_each_other():
+    """Sizes, records and offsets, as wide as the widest."""
+    two = [detail(), detail(partition=1, records=12_345, size_bytes=3 << 30, end_offset=54_321)]
+    lines = page(partition_details=two, width=120).splitlines()
+    one, other = (line for line in lines if line.endswith(" records"))
+    assert len(one) == len(other)
+    one, other = (line for line in lines if "dirty ratio" in line)
+    assert one.index("dirty ratio") == other.index("dirty ratio")
+
+
+def test_the_page_ends_with_what_one_would_type_next():
+    """By the state of the log: nothing is there, something is due, or all is well."""
+    assert "next: clog produce " in page(partition_details=[detail(end_offset=0)])
+    assert page().rstrip().splitlines()[-1].startswith("next: clog consume ")
+
+
 def test_the_page_has_totals():
     """Sums over the partitions, and the age of the last commit."""
     two = [detail(), detail(partition=1)]
-    text = page(partition_details=two, partitions=2)
+    text = page(partition_details=two, partitions=2, everything=True)
     assert "records                    200" in text
     assert "last commit                1 min ago" in text
     assert "readable versions          2 to 7" in text

@@ -214,9 +214,13 @@ def test_retention_and_sealing_are_told(cli, url):
 
 
 def test_it_finds_logs_below_a_prefix(cli, tmp_path, url, log):
-    """The existing ones; a folder in a log is not one. If there is none, a message says so."""
-    nothing = cli("cleaner", "--discover", tmp_path / "none", "--once")
-    assert f"found no log below {tmp_path / 'none'} yet" in nothing.stderr
+    """The existing ones; a folder in a log is not one. If there is none, it fails: a misspelt
+    folder in cron would stay silent for ever.
+    """
+    place = ("--discover", tmp_path / "none", "--once")
+    nothing = cli("cleaner", *place, code=1)
+    assert f"there is no log below {tmp_path / 'none'}; correct it" in nothing.stderr
+    assert cli("cleaner", *place, "--allow-none").stdout == "nothing was due in 0 logs\n"
     deep = Log.create(str(tmp_path / "a" / "b"), partitions=1, clock=ManualClock(NOW))
     said = cli.json("cleaner", "--discover", tmp_path, "--dry-run")
     assert [entry["url"] for entry in said["logs"]] == [deep.url, log.url]

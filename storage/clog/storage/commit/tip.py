@@ -148,9 +148,9 @@ def read_log_file(root: Store) -> LogFile:
         data = documents.fetch(root, "log", documents.LOG_FILE)
     except FileNotFoundError:
         _refuse_older(root)
-        raise NotFoundError(
-            f'no log at {root.url}; create one with Log.create or "clog create"'
-        ) from None
+        from clog.storage.store.around import instead_of_log
+
+        raise NotFoundError(f"no log at {root.url}{instead_of_log(root.url)}") from None
     body = documents.decode("log", data, where=where)
     log_id, created_ms = body.get("log_id"), body.get("created_ms")
     if not documents.is_log_id(log_id) or type(created_ms) is not int:

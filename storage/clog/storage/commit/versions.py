@@ -126,7 +126,7 @@ def manifest_at(store: Store, version: int, tip: Commit) -> Manifest:
     """Returns the manifest at a version not newer than ``tip``, pages brought in."""
     oldest = tip.head.oldest_readable
     if version > tip.version:
-        raise VersionExpiredError(
+        raise NotFoundError(
             f"version {version} of {store.url} does not exist yet: the newest is {tip.version};"
             f" ask for {oldest} to {tip.version}"
         )

@@ -23,6 +23,7 @@ nulls), nor on timestamps that the clock filled in, nor on the schema's version:
 values only what is not null counts, by its path, and numbers as the widest that they can become.
 """
 
+import dataclasses
 import json
 import sys
 from collections import Counter
@@ -60,6 +61,7 @@ from clog.storage.types.conform import conform, from_python
 from clog.storage.types.names import name_problem
 from clog.storage.types.rows import TableColumns, are_records, problem_of_names
 
+_GIVE = "give a list of dicts, a pandas or Polars DataFrame, or a pyarrow Table or RecordBatch"
 _OF_ITS_OWN = "; a log that was created with key= and like= has columns of its own"
 
 
@@ -89,10 +91,13 @@ def schema_like(data: Any) -> pa.Schema:
     """Returns the columns of tabular data: a frame, an Arrow object, a list of dicts."""
     if isinstance(data, pa.Schema):
         return data
-    if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data) and data:
-        _check_names(data)
+    if not isinstance(data, Iterator) and (given := _listed(data)) is not None:
+        if not given:
+            raise InvalidInputError(f"like= is empty, and has no columns; {_GIVE}, with a row")
+        _check_dicts(given)
+        _check_names(given)
         try:
-            rows = [{n: None if is_nat(v) else v for n, v in row.items()} for row in data]
+            rows = [{n: None if is_nat(v) else v for n, v in row.items()} for row in given]
             return pa.Table.from_pylist(rows).schema
         except (pa.ArrowException, TypeError) as e:
             raise InvalidInputError(f"like= has columns without one type: {e}") from None
@@ -104,10 +109,7 @@ def schema_like(data: Any) -> pa.Schema:
         return data.schema  # The data may be iterable only once.
     table = frame_to_table(data)
     if table is None:
-        raise InvalidInputError(
-            f"like= is {'an empty list' if data == [] else f'a {type(data).__name__}'}; give a"
-            " frame, an Arrow table or schema, or a list of dicts"
-        )
+        raise InvalidInputError(f"like= is {_a(data)}; {_GIVE}, or a pyarrow Schema")
     return table.schema.remove_metadata()
 
 
@@ -199,7 +201,7 @@ def to_records(
             there are more than 2 GiB of keys or of values, or a key or a value does not fit the
             log's schema (S62).
     """
-    table = _to_table(data, schema, rows)
+    table, paths = _to_table(data, schema, rows)
     unknown = [name for name in table.schema.names if name not in COLUMNS]
     if unknown:
         raise InvalidInputError(
@@ -215,7 +217,7 @@ def to_records(
     if schema is None:
         contents = [_binary(table, "key"), _binary(table, "value")]
     else:
-        contents = [_typed(table, types.field(name)) for name in ("key", "value")]
+        contents = [_typed(table, types.field(n), paths.get(n)) for n in ("key", "value")]
     columns = [*contents, _headers(table), timestamps]
     return pa.Table.from_arrays(columns, schema=types), given
 
@@ -232,7 +234,10 @@ def loaded(data: Appendable) -> Appendable:
     return data if table is None else table
 
 
-def _to_table(data: Appendable, schema: LogSchema | None, rows: TableColumns | None) -> pa.Table:
+def _to_table(
+    data: Appendable, schema: LogSchema | None, rows: TableColumns | None
+) -> tuple[pa.Table, dict[str, str]]:
+    """Returns the data as records, and what its user calls their columns, if that differs."""
     table: pa.Table | None
     if isinstance(data, pa.Table):
         table = data
@@ -248,15 +253,35 @@ def _to_table(data: Appendable, schema: LogSchema | None, rows: TableColumns | N
                 raise
             return _from_dicts(of_frame, schema, rows)
     if table is None:
-        raise InvalidInputError(
-            f"cannot append a {type(data).__name__}; give a pyarrow Table or RecordBatch, a pandas"
-            " or Polars DataFrame, or a list of dicts"
-        )
+        raise InvalidInputError(f"cannot append {_a(data)}; {_GIVE}")
     if rows is None or not _are_rows(rows, schema, table.schema.names):
-        return table
+        return table, {}
     chunks = [_one_chunk(column) for column in table.columns]
     batch = rows.of_rows(pa.RecordBatch.from_arrays(chunks, schema=table.schema))
-    return pa.Table.from_batches([batch])
+    return pa.Table.from_batches([batch]), rows.paths
+
+
+def _a(data: object) -> str:
+    """Returns the type of something, with its article."""
+    if data is None:
+        return "None"
+    name = type(data).__name__
+    return f"{'an' if name[:1].lower() in {*'aeiou'} else 'a'} {name}"
+
+
+def _check_dicts(records: Sequence[object]) -> None:
+    """Raises if one is not a dict, and says how it becomes one."""
+    for i, row in enumerate(records):
+        if isinstance(row, Mapping):
+            continue
+        how = "give a list of dicts, or a frame"
+        if dataclasses.is_dataclass(row):
+            how = "give dataclasses.asdict(row) for each row"
+        elif isinstance(row, tuple) and hasattr(row, "_asdict"):
+            how = "give row._asdict() for each row"
+        elif hasattr(row, "__arrow_c_array__") or hasattr(row, "__arrow_c_stream__"):
+            how = "give each by itself, or a table of all"
+        raise InvalidInputError(f"record {i} is {_a(row)}, expected a dict; {how}")
 
 
 def _listed(data: object) -> Sequence[Mapping[str, Any]] | None:
@@ -281,13 +306,13 @@ def _are_rows(rows: TableColumns, schema: LogSchema | None, names: Sequence[str]
 
 def _from_dicts(
     records: Sequence[Mapping[str, Any]], schema: LogSchema | None, rows: TableColumns | None
-) -> pa.Table:
-    for i, row in enumerate(records):
-        if not isinstance(row, Mapping):
-            raise InvalidInputError(f"record {i} is a {type(row).__name__}, expected a dict")
+) -> tuple[pa.Table, dict[str, str]]:
+    _check_dicts(records)
+    paths = {}
     if rows is not None and records:
         names = _check_names(records)
         if _are_rows(rows, schema, names):
+            paths = rows.paths
             records = [_record_of(row, i, rows) for i, row in enumerate(records)]
     for i, row in enumerate(records):
         unknown = [name for name in row if name not in COLUMNS]
@@ -301,14 +326,14 @@ def _from_dicts(
     if schema is None:
         keys = [_bytes(row["key"], i, "key") for i, row in enumerate(records)]
         values = [_bytes(row["value"], i, "value") for i, row in enumerate(records)]
-        return from_columns(keys, values, headers, times)
+        return from_columns(keys, values, headers, times), {}
     nothing = [None] * len(records)
     table = from_columns(nothing, nothing, headers, times)
     for i, name in enumerate(("key", "value")):
         field = column_types(schema).records.field(name)
-        made = from_python([row[name] for row in records], field)
+        made = from_python([row[name] for row in records], field, paths.get(name))
         table = table.set_column(i, field, made)
-    return table
+    return table, paths
 
 
 def _check_names(records: Sequence[Mapping[Any, Any]]) -> list[str]:
@@ -454,10 +479,10 @@ def _micros(timestamp: object, i: int) -> int | None:
     )
 
 
-def _typed(table: pa.Table, field: pa.Field) -> pa.Array:
+def _typed(table: pa.Table, field: pa.Field, path: str | None) -> pa.Array:
     column = table.column(field.name)
     try:
-        return conform(_one_chunk(column), field)
+        return conform(_one_chunk(column), field, path)
     except pa.ArrowNotImplementedError as e:
         raise InvalidInputError(
             f"column {field.name} has type {column.type}, which Arrow cannot take apart ({e}); cast"

@@ -28,6 +28,7 @@ known here is left out, and only costs reading.
 import io
 import json
 import pickle
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from decimal import Decimal
@@ -348,13 +349,25 @@ def _others_useless(schema: pa.Schema, named: Collection[str]) -> pa.Schema:
     return pa.schema([changed(field, field.name) for field in schema if field.name in tops])
 
 
+_NO_FIELD = re.compile(r"No match for FieldRef\.(Name|Nested)\(.*\) in ")
+_FIELD_NAME = re.compile(r"(?<=Name\()[^()]*(?=\))")
+_NO_KERNEL = re.compile(r"no kernel matching input types \((.+), (.+)\)$")
+
+
 def _problem(expression: Any, schema: pa.Schema) -> str | None:
     """Returns why rows of the schema cannot be filtered; None if they can."""
     nulls = pa.RecordBatch.from_arrays([pa.nulls(1, f.type) for f in schema], schema=schema)
     try:
         kind = _evaluated(expression, nulls).type
     except (pa.ArrowException, TypeError) as e:
-        return str(e).partition("\n")[0]
+        if unknown := _NO_FIELD.search(str(e)):
+            return f"there is no column {'.'.join(_FIELD_NAME.findall(unknown[0]))}"
+        found = _NO_KERNEL.search(why := str(e).partition("\n")[0])
+        if found is None:
+            return why
+        of = [f.name for f in schema if str(f.type) == found[1]]
+        named = f", as {' and '.join(of)} {'is' if len(of) == 1 else 'are'}," if of else ""
+        return f"it compares {found[1]}{named} with {found[2]}; give a value of the column's type"
     return None if _types.is_boolean(kind) else f"it is of type {kind}, not bool"
 
 

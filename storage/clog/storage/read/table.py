@@ -109,6 +109,33 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+class HasTable:
+    """A log, which is often asked for what only its table has: the error names that."""
+
+    if not TYPE_CHECKING:  # A checker knows better than to ask.
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if not name.startswith("_") and hasattr(Table, name):
+                hint = f"; its table has: log.table().{name}"
+            elif name in ("add", "insert", "produce", "put", "send", "update", "upsert", "write"):
+                hint = "; log.append(rows) adds rows, each of which replaces that of its key"
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
+                name=name,
+                obj=self,
+            )
+
+        def __len__(self) -> int:
+            raise TypeError(
+                "a log has no length: len(log.table()) counts its keys, and log.describe() has the"
+                " number of records"
+            )
+
+        def __bool__(self) -> bool:
+            return True
+
+
 @dataclass(frozen=True, slots=True)
 class TablePlan:
     """The parts of one partition's view, or of a slice of it: plain data, read without the

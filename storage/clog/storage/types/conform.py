@@ -65,24 +65,36 @@ class UnfitError(Exception):
         self.what = what
 
 
-def conform(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Returns a column of records in the field's type; raises InvalidInputError if unfit."""
+def conform(column: pa.Array, field: pa.Field, path: str | None = None) -> pa.Array:
+    """Returns a column of records in the field's type; raises InvalidInputError if unfit, which
+    calls the column by ``path``, if that is given.
+    """
     try:
-        return conformed(column, field)
+        return conformed(column, field, path)
     except UnfitError as e:
         raise refusal(e) from None
 
 
-def conformed(column: pa.Array, field: pa.Field) -> pa.Array:
+def conformed(column: pa.Array, field: pa.Field, path: str | None = None) -> pa.Array:
     """Returns a column of records in the field's type; raises UnfitError."""
-    fitted = fit(_plain(column), field.type, field.name)
+    path = field.name if path is None else path
+    fitted = fit(_plain(column), field.type, path)
     if not field.nullable:
-        _check_present(fitted, None, field.name)
+        _check_present(fitted, None, path)
     if _has_required(field.type):
-        _check_required(fitted, field.name)
+        _check_required(fitted, path)
         fitted = settled(fitted)
-    _check_leaves(fitted, field.name)
+    _check_leaves(fitted, path)
     return fitted
+
+
+def _child(path: str, name: str) -> str:
+    """Returns the path of a field; those of a table's row begin with no name of their own."""
+    return f"{path}.{name}" if path else name
+
+
+def _a(path: str) -> str:
+    return f"{'an' if path[:1].lower() in {*'aeiou'} else 'a'} {path}"
 
 
 def type_problem(given: pa.DataType, kind: pa.DataType, path: str) -> str | None:
@@ -175,12 +187,12 @@ def _fit_structs(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     given = {field.name: i for i, field in enumerate(array.type)}
     known = [field.name for field in kind]
     if len(given) < array.type.num_fields:
-        raise UnfitError(_first_valid(array), f"has a {path} with a field twice")
+        raise UnfitError(_first_valid(array), f"has {_a(path)} with a field twice")
     if unknown := sorted(given.keys() - set(known)):
-        raise unknown_field(_first_valid(array), f"{path}.{unknown[0]}", known)
+        raise unknown_field(_first_valid(array), _child(path, unknown[0]), known)
     flat = array.flatten() if array.null_count else [array.field(i) for i in given.values()]
     fields = [
-        fit(_plain(flat[given[field.name]]), field.type, f"{path}.{field.name}")
+        fit(_plain(flat[given[field.name]]), field.type, _child(path, field.name))
         if field.name in given
         else pa.nulls(len(array), field.type)
         for field in kind
@@ -198,7 +210,7 @@ def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
         return _converted(array, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError):
         at = _first_failing(array, kind)
-        raise UnfitError(at, f"has a {path} that does not fit {kind}") from None
+        raise UnfitError(at, f"has {_a(path)} that does not fit {kind}") from None
 
 
 def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -268,7 +280,7 @@ def _check_required(array: pa.Array, path: str) -> None:
     """Raises if a NOT NULL field is null where its parent is not."""
     if pa.types.is_struct(array.type):
         for i, field in enumerate(array.type):
-            child, name = array.field(i), f"{path}.{field.name}"
+            child, name = array.field(i), _child(path, field.name)
             if not field.nullable:
                 _check_present(child, array, name)
             if _has_required(field.type):
@@ -288,7 +300,7 @@ def _check_leaves(array: pa.Array, path: str) -> None:
     kind = array.type
     if pa.types.is_struct(kind):
         for field, child in zip(kind, array.flatten(), strict=True):
-            _check_leaves(child, f"{path}.{field.name}")
+            _check_leaves(child, _child(path, field.name))
     elif is_listed(kind):
         try:
             _check_leaves(elements(array), _inside(path, kind))
@@ -300,13 +312,13 @@ def _check_leaves(array: pa.Array, path: str) -> None:
             octets.cast(kind)
         except pa.ArrowInvalid:
             at = _first_failing(octets, kind)
-            raise UnfitError(at, f"has a {path} that is not valid UTF-8") from None
+            raise UnfitError(at, f"has {_a(path)} that is not valid UTF-8") from None
     elif pa.types.is_time(kind):
         numbers = array.view(pa.int32() if pa.types.is_time32(kind) else pa.int64())
-        _check_range(numbers, 0, _DAY[kind.unit] - 1, f"has a {path} that is not a time of day")
+        _check_range(numbers, 0, _DAY[kind.unit] - 1, f"has {_a(path)} that is not a time of day")
     elif pa.types.is_decimal(kind):
         most = Decimal((0, (9,) * kind.precision, -kind.scale))
-        _check_range(array, most.copy_negate(), most, f"has a {path} that does not fit {kind}")
+        _check_range(array, most.copy_negate(), most, f"has {_a(path)} that does not fit {kind}")
 
 
 def _check_range(array: pa.Array, low: Any, high: Any, what: str) -> None:
@@ -344,13 +356,13 @@ def unknown_field(at: int, path: str, names: Sequence[str]) -> UnfitError:
 
 def wrong_type(at: int, path: str, found: str, kind: pa.DataType) -> UnfitError:
     """Returns the error for a value of this type."""
-    return UnfitError(at, f"has a {path} of type {found}; the log's schema says {kind}")
+    return UnfitError(at, f"has {_a(path)} of type {found}; the log's schema says {kind}")
 
 
-def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
+def from_python(values: Sequence[Any], field: pa.Field, path: str | None = None) -> pa.Array:
     """Returns a column of records, given as Python's values, in the field's type."""
     try:
-        return _column(values, field)
+        return _column(values, field, path)
     except UnfitError as e:
         raise refusal(e) from None
 
@@ -366,10 +378,10 @@ def unrounded(values: pa.Array | Sequence[Any], field: pa.Field) -> pa.Array:
     return _column(values, field.with_type(kind))
 
 
-def _column(values: pa.Array | Sequence[Any], field: pa.Field) -> pa.Array:
+def _column(values: pa.Array | Sequence[Any], field: pa.Field, path: str | None = None) -> pa.Array:
     if not isinstance(values, pa.Array):
-        values = made_of_python(values, field.type, field.name)
-    return conformed(values, field)
+        values = made_of_python(values, field.type, field.name if path is None else path)
+    return conformed(values, field, path)
 
 
 def _with_doubles(kind: pa.DataType) -> pa.DataType:
@@ -448,7 +460,7 @@ def _made_leaves(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Arra
             try:
                 pa.array([value], target)
             except (pa.ArrowException, ValueError, TypeError, OverflowError):
-                raise UnfitError(at, f"has a {path} that does not fit {kind}") from None
+                raise UnfitError(at, f"has {_a(path)} that does not fit {kind}") from None
         raise InvalidInputError(f"the values of {path} do not fit {kind} together") from e
 
 
@@ -457,7 +469,7 @@ def _made_structs(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Arr
     _check_names(values, names, path)
     fields = [
         made_of_python(
-            [None if v is None else v.get(f.name) for v in values], f.type, f"{path}.{f.name}"
+            [None if v is None else v.get(f.name) for v in values], f.type, _child(path, f.name)
         )
         for f in kind
     ]
@@ -473,9 +485,9 @@ def _made_lists(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array
     try:
         if pa.types.is_map(kind):
             if wrong := [i for i, pair in enumerate(flat) if not _is_pair(pair)]:
-                raise UnfitError(wrong[0], f"has a {path} that is not a map")
+                raise UnfitError(wrong[0], f"has {_a(path)} that is not a map")
             parts = [
-                made_of_python([pair[i] for pair in flat], field.type, f"{path}.{field.name}")
+                made_of_python([pair[i] for pair in flat], field.type, _child(path, field.name))
                 for i, field in enumerate(inner)
             ]
             made = pa.StructArray.from_arrays(parts, fields=list(inner))
@@ -508,11 +520,11 @@ def _check_classes(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
     if wrong:
         at = next(i for i, value in enumerate(values) if type(value) in wrong)
         if isinstance(values[at], Unreadable):
-            raise UnfitError(at, f"has a {path} that {values[at].why}")
+            raise UnfitError(at, f"has {_a(path)} that {values[at].why}")
         raise wrong_type(at, path, type(values[at]).__name__, kind)
     for at, value in enumerate(values):
         if isinstance(value, np.ndarray) and not value.ndim:
-            raise UnfitError(at, f"has a {path} that is an array without dimensions, not a list")
+            raise UnfitError(at, f"has {_a(path)} that is an array without dimensions, not a list")
 
 
 def _check_whole(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
@@ -525,7 +537,7 @@ def _check_whole(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
             except OverflowError:
                 fits = False
             if not fits:
-                raise UnfitError(at, f"has a {path} that does not fit {kind}")
+                raise UnfitError(at, f"has {_a(path)} that does not fit {kind}")
 
 
 def _check_times(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
@@ -534,16 +546,16 @@ def _check_times(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
     whole = not (pa.types.is_timestamp(kind) and kind.unit == "ns")
     for at, value in enumerate(values):
         if not zoned and getattr(value, "tzinfo", None) is not None:
-            raise UnfitError(at, f"has a {path} with a time zone; the log's schema says {kind}")
+            raise UnfitError(at, f"has {_a(path)} with a time zone; the log's schema says {kind}")
         if whole and getattr(value, "nanosecond", None):
-            raise UnfitError(at, f"has a {path} that does not fit {kind}")
+            raise UnfitError(at, f"has {_a(path)} that does not fit {kind}")
 
 
 def _check_names(values: Sequence[Any], names: Sequence[str], path: str) -> None:
     known = set(names)
     for at, value in enumerate(values):
         if value is not None and (unknown := [n for n in value if n not in known]):
-            raise unknown_field(at, f"{path}.{unknown[0]}", names)
+            raise unknown_field(at, _child(path, unknown[0]), names)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -54,6 +54,11 @@ class TableColumns:
         """Returns whether all these are columns of the table."""
         return all(self.own(name) is not None for name in names)
 
+    @property
+    def paths(self) -> dict[str, str]:
+        """What errors call the two columns of records: a user of rows knows only fields."""
+        return {"key": "" if self.key_is_struct else self.key[0], "value": ""}
+
     def of_rows(self, batch: Any) -> Any:
         """Returns the records of a batch of rows: a value, never null, and a key, whose type may
         still differ from that in the log's schema (`objects.records`).

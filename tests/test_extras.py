@@ -89,8 +89,9 @@ from pyspark.sql import SparkSession
 from clog.connector import read_table
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 assert read_table(spark, "rides").count() == 2
-spark.read.format("clog").load("rides").write.format("clog").mode("append").save("copy")
-assert clog.open("copy").end_offsets()
+frame = spark.sql("SELECT 1 AS id, 'Riga' AS city")
+frame.write.format("clog").mode("append").option("keyColumns", "id").save("copy")
+assert len(clog.open("copy").table()) == 1
 """,
     "cli": LOG + SHELL + 'assert "Riga" in run("consume", "rides", "--table")\n',
     "metrics": LOG

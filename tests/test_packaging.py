@@ -138,10 +138,15 @@ def test_the_distribution_is_installed_under_its_own_name():
 
 
 def test_extras_are_for_users():
-    """Those of README.md, no others: what developers install is in groups, outside the metadata."""
+    """Those of docs/running.md, no others: what developers install is in groups, outside of the
+    metadata.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     section = (
-        (ROOT / "README.md").read_text().split("| extra | what it brings |")[1].split("\n\n")[0]
+        (ROOT / "docs/running.md")
+        .read_text()
+        .split("| extra | what it brings |")[1]
+        .split("\n\n")[0]
     )
     named = {
         name

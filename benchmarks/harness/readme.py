@@ -1,4 +1,4 @@
-"""The table in README.md: a line for each headline, between two marks.
+"""The table of headlines in docs/benchmarks.md, and a few of its lines in README.md, between marks.
 
 A choice of what each scenario measures, with what clog loses; benchmarks/results.md has every
 figure.
@@ -6,6 +6,7 @@ figure.
 
 import importlib
 import statistics
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,22 @@ HEADLINES = (
     ("its restore, 1,000,000 keys", "state_stores", "restore, 1,000,000 keys", "RocksDB, replayed"),
 )
 """(as the table calls it, scenario, what, peer, and the call of clog's where it has several)."""
+FIRST = (
+    ("streaming source, 100 B", "Apache Kafka"),
+    ("streaming sink, 100 B", "Apache Kafka"),
+    ("micro-batch, log to log", "Apache Kafka"),
+    ("upsert of 20 rows", "Delta Lake, deletion vectors"),
+    ("read of a table, `read_table`", "Delta Lake"),
+    ("first cleaning, 1 KiB", "Apache Kafka"),
+    ("look-up of a key", "delta-rs"),
+    ("mirror of a topic, 100 B", "bare consumer"),
+)
+"""Those of the README: for each use one, and the worst of all."""
+SIDE_BY_SIDE = """## Side by side
+
+*Engine* is the system that ran both candidates of a row.
+*Floor* is plain Parquet without any table format.
+*Later cleaning* is that of a log whose older half is already clean."""
 
 
 def write_table(readme: Path, results: dict[str, dict[str, Any]]) -> None:
@@ -68,16 +85,28 @@ def write_table(readme: Path, results: dict[str, dict[str, Any]]) -> None:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{readme} has no {BEGIN} … {END}")
-    readme.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{after}")
+    readme.write_text(f"{before}{BEGIN}\n{table(results, FIRST)}\n{END}{after}")
 
 
-def table(results: dict[str, dict[str, Any]]) -> str:
-    """Returns a line for each headline that was measured: the engine, both figures, the ratio."""
+def side_by_side(results: dict[str, dict[str, Any]]) -> str:
+    """Returns the part of the page of benchmarks with all headlines; nothing without results."""
+    lines = table(results)
+    return f"{SIDE_BY_SIDE}\n\n{lines}" if lines.count("\n") > 1 else ""
+
+
+def table(
+    results: dict[str, dict[str, Any]], only: Collection[tuple[str, str]] | None = None
+) -> str:
+    """Returns a line for each headline that was measured, or for each of ``only`` (title, peer):
+    the engine, both figures, the ratio.
+    """
     lines = [
         f"| what | engine | clog | compared with | it has | {RATIO} |",
         "|---|---|--:|---|--:|--:|",
     ]
     for title, scenario, what, *who in HEADLINES:
+        if only is not None and (title, who[0]) not in only:
+            continue
         rows = pair(results, scenario, what, *who)
         if rows is None:
             continue

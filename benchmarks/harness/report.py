@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.measure import CLOG
 from harness.plots import draw
+from harness.readme import side_by_side
 from harness.results import RATIO, base_of, load, median_ratio, pair, ratios, short
 
 REMARKS = Path(__file__).parent.parent / "remarks.md"
@@ -100,7 +101,7 @@ def write_docs(folder: Path, root: Path) -> None:
     results = load(folder)
     pictures = draw(results, root / "docs" / "benchmarks")
     shown = "\n".join(f"![{title}](benchmarks/{name})" for name, title in pictures)
-    parts = [REMARKS.read_text().strip(), _targets(results), shown]
+    parts = [REMARKS.read_text().strip(), side_by_side(results), _targets(results), shown]
     (root / "docs" / "benchmarks.md").write_text(_page(parts))
     parts = [FIGURES, *(_scenario(result) for result in results.values())]
     (root / "benchmarks" / "results.md").write_text(_page(parts))

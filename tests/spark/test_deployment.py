@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import clog
 from clog.cleaner import Cleaner
 from clog.connector import (
     append_batches,
@@ -186,21 +187,15 @@ def test_the_examples_of_the_connectors_docstrings_run(spark, tmp_path):
 
 
 @pytest.mark.core
-def test_the_spark_of_the_readme_runs(spark, queries, tmp_path):
-    """As it is written, from the session to the table, on a log as the README's Python
-    creates it.
-    """
-    queries.append(Log.create(str(tmp_path / "orders")), "a", "b", "a")
-    code, columns = spark_blocks("README.md")
-    found = run_block(code, spark, tmp_path, "orders", "orders-copy", "checkpoint")
+def test_the_spark_of_the_readme_runs(spark, tmp_path):
+    """As it is written, from the session to the table."""
+    (code,) = spark_blocks("README.md")
+    found = run_block(code, spark, tmp_path, "trips", "long-trips", "checkpoint")
     assert found["spark"] is spark
-    assert sorted(queries.values(tmp_path / "orders-copy")) == ["a", "a", "b"]
-    assert found["latest"].count() == 2
-    assert run_block(columns, spark, tmp_path, "trips")["table"].columns == [
-        "id",
-        "city",
-        "minutes",
+    assert [tuple(row) for row in read_table(spark, str(tmp_path / "trips")).collect()] == [
+        ("t1", "Riga", 31)
     ]
+    assert clog.open(tmp_path / "long-trips").table().to_pylist() == [{"id": "t1", "city": "Riga"}]
 
 
 def test_the_examples_for_users_of_kafka_run(spark, tmp_path):

@@ -322,18 +322,18 @@ def _next_step(log: "LogDescription", actions: Mapping[int, str]) -> str:
 
 
 class _Said(NamedTuple):
-    """What is said of a partition, its numbers as wide as those of the others."""
+    """A partition in words, its numbers as wide as those of the others."""
 
     amount: str
     facts: str
 
 
 def _aligned(details: "Sequence[PartitionDescription]") -> list[_Said]:
-    """Returns what is said of partitions."""
+    """Returns partitions in words, in columns."""
     sizes = _padded([size(d["size_bytes"]) for d in details])
     records = _padded([count(d["records"]) for d in details])
     starts, dirty, active, ends = (
-        _padded([str(d[name]) for d in details])  # type: ignore[literal-required]
+        _padded([str(d[name]) for d in details])
         for name in ("log_start_offset", "first_dirty_offset", "active_base_offset", "end_offset")
     )
     found = []

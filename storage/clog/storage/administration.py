@@ -527,7 +527,7 @@ def new_log(
         )
     if type(partitions) is not int:
         raise InvalidInputError(
-            f"partitions={partitions!r} is not an integer; give one from 1 to {PARTITIONS_MAX}"
+            f"partitions={partitions!r} is not an integer; allowed: 1 to {PARTITIONS_MAX}"
         )
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidInputError(

@@ -310,7 +310,8 @@ def from_extra(extra: str, what: str, *packages: str) -> Iterator[None]:
         if (package := (e.name or "").partition(".")[0]) not in packages:
             raise
         needed = package.replace("_", "-")
-        raise MissingPackageError(f"{what} needs {needed}: {install_extra(extra)}") from e
+        said = f"{what} needs {needed}: {install_extra(extra)}"
+        raise MissingPackageError(said, name=package) from e
 
 
 if TYPE_CHECKING:

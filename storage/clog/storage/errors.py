@@ -91,7 +91,11 @@ class InvalidInputError(ClogError, ValueError):
 
 
 class MissingPackageError(InvalidInputError, ModuleNotFoundError):
-    """What was asked for needs a package that is not installed, and comes with an extra."""
+    """What was asked for needs a package that is not installed, its ``name``; see the message."""
+
+    def __init__(self, message: str, *, name: str | None = None) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class OptionError(ClogError, ValueError):

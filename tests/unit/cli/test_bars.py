@@ -207,6 +207,7 @@ def test_what_is_as_in_every_log_is_asked_for():
 def test_numbers_of_partitions_are_below_each_other():
     """Sizes, records and offsets, as wide as the widest."""
     two = [detail(), detail(partition=1, records=12_345, size_bytes=3 << 30, end_offset=54_321)]
+    two[1]["stable_offset"] = 54_321
     lines = page(partition_details=two, width=120).splitlines()
     one, other = (line for line in lines if line.endswith(" records"))
     assert len(one) == len(other)

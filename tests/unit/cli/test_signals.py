@@ -12,8 +12,9 @@ import urllib.request
 import pytest
 
 from clog.cli import options
-from clog.cli.options import config_names, local_logs
+from clog.cli.options import config_names
 from clog.storage import Log
+from clog.storage.store.around import local_logs
 from clog_testing.model import rows_in
 
 COMMAND = [sys.executable, "-c", "from clog_command import main; main()"]

@@ -262,7 +262,7 @@ def test_a_damaged_object(make_log, open_log, store):
     ("data", "words"),
     [
         ("text", "cannot append a str"),
-        ([1], "record 0 is a int"),
+        ([1], "record 0 is an int"),
         ([{"key": "a"}], "record 0 has the fields"),
         ([{"key": "a", "value": "b", "colour": 1}], "record 0 has the fields"),
         ([{"key": 1.5, "value": "b"}], "record 0 has a key of type float"),

@@ -6,7 +6,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from clog.storage import InvalidInputError, OffsetOutOfRangeError, VersionExpiredError
+from clog.storage import (
+    InvalidInputError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    VersionExpiredError,
+)
 from clog.storage.format.chunks import Replacement
 from clog.storage.format.commits import Edit
 from clog.storage.objects.composing import write_rewritten
@@ -244,5 +249,6 @@ def test_the_table_goes_on_where_the_stream_starts(make_log):
 def test_a_version_that_is_not_there(make_log, version, what):
     log = make_log()
     fill(log, 1)
-    with pytest.raises(VersionExpiredError, match=what):
+    with pytest.raises(NotFoundError, match=what) as raised:
         log.table(at=version)
+    assert isinstance(raised.value, VersionExpiredError) == (version < 0)

@@ -249,9 +249,9 @@ def test_not_null_of_a_model_is_kept(store):
     log = Log.create(store, key="id", like=pa.schema(columns))
     assert [f.nullable for f in log.table().schema] == [False, False, True]
     for rows, said in (
-        ([{"id": "a", "n": None, "v": 1}], "record 0 has no value.n, which is NOT NULL"),
+        ([{"id": "a", "n": None, "v": 1}], "record 0 has no n, which is NOT NULL"),
         ([{"id": "a", "v": 1}], "column n is missing, which is NOT NULL"),
-        (pa.table({"id": ["a"], "n": pa.nulls(1, NUMBER)}), "record 0 has no value.n"),
+        (pa.table({"id": ["a"], "n": pa.nulls(1, NUMBER)}), "record 0 has no n"),
     ):
         with pytest.raises(InvalidInputError, match=said):
             log.append(rows)

@@ -77,9 +77,9 @@ def test_a_key_of_several_columns(store, clock):
         ([{"id": 1, "town": "Riga"}], "column town is not in the log's schema; it has id, city"),
         ([{"id": 1, "value": None}], r'to delete a key, append \[{"key": …, "value": None}\]'),
         ([{"city": "Riga"}], "column id is missing, which is NOT NULL"),
-        ([{"id": "one"}], "record 0 has a key of type str"),
+        ([{"id": "one"}], "record 0 has an id of type str"),
         ([{"id": 1, "ID": 2}], "column id occurs twice"),
-        ([{"id": None, "city": "Riga"}], "key"),
+        ([{"id": None, "city": "Riga"}], "has no id"),
         (pa.table({"id": [1], "town": ["Riga"]}), "column town is not in the log's schema"),
     ],
 )
@@ -98,7 +98,7 @@ def test_rows_that_do_not_fit(trips, rows, words):
         ({"key": "nr", "like": TRIPS}, "there is no column 'nr'; the columns are id, city, place"),
         ({"key": ["id", "id"], "like": TRIPS}, "a column occurs twice"),
         ({"key": "id", "like": [{"id": 1}]}, "a table needs columns for its key and at least one"),
-        ({"key": "id", "like": 5}, "like= is a int; give a frame"),
+        ({"key": "id", "like": 5}, "like= is an int; give a frame"),
         ({"key": "id", "like": []}, "like= is an empty list; give a frame"),
         (
             {"key": "id", "like": [{"id": 1, "a": None}]},

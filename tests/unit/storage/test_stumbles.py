@@ -94,7 +94,7 @@ WRONG = {
     "a key of another type": ({"id": "one"}, r" id (of|has) type (str|large_str)"),
     "no key": ({"id": None}, r"has no id, which is NOT NULL"),
     "another column": ({"mins": 3}, r"column mins is not in the log's schema"),
-    "a part of a number": ({"minutes": 1.5}, r" minutes (of|has) type (float|double)"),
+    "a part of a number": ({"minutes": 1.5}, r" minutes (of type float|that does not fit)"),
 }
 
 
@@ -116,7 +116,7 @@ def test_records_of_a_table_keep_the_names_that_they_were_given_by(log):
 
 @pytest.mark.parametrize("partitions", ["2", 2.0, True, None])
 def test_partitions_of_another_type_are_no_range(partitions):
-    with pytest.raises(clog.InvalidInputError, match="is not an integer; give one from 1 to"):
+    with pytest.raises(clog.InvalidInputError, match="is not an integer; allowed: 1 to"):
         clog.create("memory://stumbles/new", partitions)
 
 
@@ -146,12 +146,10 @@ def test_a_filter_that_does_not_fit_says_what_it_compares(log, given):
 
 
 def test_versions_that_never_were(log):
-    """One to come is not expired, and one below zero is none."""
+    """One to come is not expired."""
     with pytest.raises(clog.NotFoundError, match="does not exist yet") as raised:
         log.table(at=99)
     assert not isinstance(raised.value, clog.VersionExpiredError)
-    with pytest.raises(clog.InvalidInputError, match="at=-1 is no version"):
-        log.table(at=-1)
 
 
 def test_what_is_there_where_no_log_is(tmp_path):
@@ -164,7 +162,7 @@ def test_what_is_there_where_no_log_is(tmp_path):
         "delta": ", which is a Delta table; create a log elsewhere, and append its rows",
         "logs": f"; there are logs below: {tmp_path}/logs/trips",
         "logs/trips/_clog": f", but files of the log at {tmp_path}/logs/trips",
-        "logs/trip": f"; there is {tmp_path}/logs/trips",
+        "logs/trip": f', but at {tmp_path}/logs/trips; create one with Log.create or "clog create"',
         "other": '; create one with Log.create or "clog create"',
     }
     for name, what in said.items():

@@ -61,7 +61,7 @@ from clog.storage.types.conform import conform, from_python
 from clog.storage.types.names import name_problem
 from clog.storage.types.rows import TableColumns, are_records, problem_of_names
 
-_GIVE = "give a list of dicts, a pandas or Polars DataFrame, or a pyarrow Table or RecordBatch"
+_LIKE = "give a frame, an Arrow table or schema, or a list of dicts"
 _OF_ITS_OWN = "; a log that was created with key= and like= has columns of its own"
 
 
@@ -93,7 +93,7 @@ def schema_like(data: Any) -> pa.Schema:
         return data
     if not isinstance(data, Iterator) and (given := _listed(data)) is not None:
         if not given:
-            raise InvalidInputError(f"like= is empty, and has no columns; {_GIVE}, with a row")
+            raise InvalidInputError(f"like= is an empty {type(given).__name__}; {_LIKE}")
         _check_dicts(given)
         _check_names(given)
         try:
@@ -109,7 +109,7 @@ def schema_like(data: Any) -> pa.Schema:
         return data.schema  # The data may be iterable only once.
     table = frame_to_table(data)
     if table is None:
-        raise InvalidInputError(f"like= is {_a(data)}; {_GIVE}, or a pyarrow Schema")
+        raise InvalidInputError(f"like= is {_a(data)}; {_LIKE}")
     return table.schema.remove_metadata()
 
 
@@ -253,7 +253,10 @@ def _to_table(
                 raise
             return _from_dicts(of_frame, schema, rows)
     if table is None:
-        raise InvalidInputError(f"cannot append {_a(data)}; {_GIVE}")
+        raise InvalidInputError(
+            f"cannot append {_a(data)}; give a pyarrow Table or RecordBatch, a pandas or Polars"
+            " DataFrame, or a list of dicts"
+        )
     if rows is None or not _are_rows(rows, schema, table.schema.names):
         return table, {}
     chunks = [_one_chunk(column) for column in table.columns]

@@ -42,7 +42,7 @@ def instead_of_log(url: str) -> str:
     if not path.is_absolute():
         return f"; {create}"
     try:
-        return _there(path) or _alike(path) or f"; {create}"
+        return _there(path) or f"{_alike(path)}; {create}"
     except OSError:
         return f"; {create}"
 
@@ -68,7 +68,7 @@ def _alike(path: Path) -> str:
     beside = map(Path, local_logs(f"{path.parent}/"))
     logs = [log.name for log in beside if log.parent == path.parent]
     alike = get_close_matches(path.name, logs, _NAMED_MAX)
-    return f"; there is {_few([str(path.parent / name) for name in alike])}" if alike else ""
+    return f", but at {_few([str(path.parent / name) for name in alike])}" if alike else ""
 
 
 def _few(logs: list[str]) -> str:

@@ -890,5 +890,5 @@ def package(name: str, method: str) -> Any:
         if e.name != name:
             raise  # It is installed, but lacks something itself.
         raise MissingPackageError(
-            f"{method} needs {name}, which is not installed; run pip install {name}"
+            f"{method} needs {name}, which is not installed; run pip install {name}", name=name
         ) from e

@@ -272,9 +272,12 @@ def test_versions_that_are_gone_or_not_yet_there(store):
     write(store, 12)
     tip = read_commit(store, 12)
     tip = replace(tip, head=replace(tip.head, oldest_readable=5))
-    for version in (4, 13, -1):
+    for version in (4, -1):
         with pytest.raises(VersionExpiredError, match="5 to 12"):
             manifest_at(store, version, tip)
+    with pytest.raises(NotFoundError, match=r"does not exist yet.* 5 to 12") as raised:
+        manifest_at(store, 13, tip)
+    assert type(raised.value) is NotFoundError
     store.delete(documents.commit_path(6))
     with pytest.raises(CorruptionError, match=r"commits/0*6.json of .* is missing, and clog did"):
         manifest_at(store, 6, tip)

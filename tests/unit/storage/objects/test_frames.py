@@ -97,7 +97,7 @@ def test_no_time_is_null(unit):
     log.append([first | {"at": nat, "all": [nat]} for nat in nats])
     assert [(row["at"], row["all"]) for row in log.table()] == [(None, [None])]
     for nat in nats:
-        with pytest.raises(InvalidInputError, match="has no key"):
+        with pytest.raises(InvalidInputError, match="has no id"):
             log.append([first | {"id": nat}])
     records = [{"key": "a", "value": "1", "timestamp": nat} for nat in nats]
     assert to_records(records, now_us=7)[0]["timestamp"].cast(pa.int64()).to_pylist() == [7, 7]

@@ -9,7 +9,12 @@ import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.storage import CorruptionError, InvalidInputError, VersionExpiredError
+from clog.storage import (
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+    VersionExpiredError,
+)
 from clog.storage.commit.versions import version_at_time
 from clog.storage.format.commits import Edit
 from clog.storage.keys.latest import ROW_BYTES
@@ -152,7 +157,7 @@ def test_before_the_oldest_readable_version(make_log, clock):
         log.table(at_time_ms=oldest_ms - 1)
     with pytest.raises(VersionExpiredError, match=r"version 2 .* readable versions are 3 to 6"):
         log.table(at=2)
-    with pytest.raises(VersionExpiredError, match="the newest is 6; ask for 3 to 6"):
+    with pytest.raises(NotFoundError, match="the newest is 6; ask for 3 to 6"):
         log.table(at=7)
 
 

@@ -19,11 +19,11 @@ def test_nothing_is_of_two_kinds(field):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.protocols], ids=lambda k: k.extra)
-def test_the_readme_shows_a_url_of_each(kind):
-    """In its table of URLs, by one of the names that the row has."""
-    readme = (Path(__file__).parents[4] / "README.md").read_text()
-    shown = [p for p in (*kind.protocols, *kind.aliases) if f"| `{p}://" in readme]
-    assert shown, f"the README has no URL with one of {kind.protocols}"
+def test_the_documents_show_a_url_of_each(kind):
+    """In the table of URLs, by one of the names that the row has."""
+    page = (Path(__file__).parents[4] / "docs/running.md").read_text()
+    shown = [p for p in (*kind.protocols, *kind.aliases) if f"| `{p}://" in page]
+    assert shown, f"docs/running.md has no URL with one of {kind.protocols}"
 
 
 def test_kinds_say_failures_in_the_words_that_all_share():

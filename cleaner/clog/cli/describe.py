@@ -118,7 +118,7 @@ def _picture(given: Given, url: str, partition: int | None, *, everything: bool)
     wanted = partitions_of(log, partition)
     details = [d for d in found["partition_details"] if d["partition"] in wanted]
     now_ms = log.handle.clock.now_ms()
-    actions = _actions(log, found["config"], details, now_ms)
+    actions = next_actions(log, found)
 
     def draw() -> None:
         from rich.table import Table
@@ -393,19 +393,21 @@ def _partition(
     return Group(picture, Padding(lines, (0, 0, 0, _INDENT)))
 
 
-def _actions(
-    log: "Log", config: dict[str, str], details: "list[PartitionDescription]", now_ms: int
-) -> dict[int, str]:
+def next_actions(log: "Log", found: "Mapping[str, Any]") -> dict[int, str]:
+    """Returns what maintenance will do with each partition next, by the log's description."""
     from clog.cleaner.selection import candidates
     from clog.storage.config.log_config import LogConfig
     from clog.storage.readers import read_holds
 
-    manifest = log.handle.manifest()
+    manifest, now_ms = log.handle.manifest(), log.handle.clock.now_ms()
     settings = LogConfig.from_overrides(manifest.head.config)
     holds = read_holds(log.handle, settings, now_ms=now_ms)
     chosen = candidates(manifest, settings, now_ms=now_ms, holds=holds)
     due = {c.partition: c.reason.value for c in chosen}
-    return {d["partition"]: next_action(d, config, due.get(d["partition"])) for d in details}
+    return {
+        d["partition"]: next_action(d, found["config"], due.get(d["partition"]))
+        for d in found["partition_details"]
+    }
 
 
 def next_action(

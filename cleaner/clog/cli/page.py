@@ -19,6 +19,7 @@ hide those after it; ``key_bytes`` and ``value_bytes`` give the length of one th
 import base64
 import json
 import logging
+import os
 import queue
 import re
 import threading
@@ -33,7 +34,7 @@ import click
 from clog.cli.clean import remaining_ms
 from clog.cli.consume import positions
 from clog.cli.cost import PRICES, bill
-from clog.cli.describe import configs_shown, copied
+from clog.cli.describe import configs_shown, copied, next_actions
 from clog.cli.lines import as_json, keys_given, of_bytes, timestamps_of
 from clog.cli.masking import Path as MaskPath
 from clog.cli.masking import cannot_match, mask_path, shown_headers, without_masked
@@ -325,6 +326,11 @@ def _opened_anew(
     return asked
 
 
+def _absolute(url: str) -> str:
+    """Returns a local path from the root, as logs have it: one log, one address of the page."""
+    return url if "://" in url else os.path.abspath(url)  # noqa: PTH100 - keeps links
+
+
 class ShownLogs:
     """Logs by number, in the order in which they were given or found below prefixes."""
 
@@ -341,12 +347,12 @@ class ShownLogs:
         """Shows these logs, and those below prefixes; ``masks`` are paths that are not shown."""
         self._masks = [mask_path(mask) for mask in masks]
         self._options = storage_options
-        self._prefixes = prefixes
+        self._prefixes = [_absolute(prefix) for prefix in prefixes]
         self._clock = clock
         self._looks = Looks(self._look_at, clock, patience_s)
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
-        self._given = self._urls = list(dict.fromkeys(urls))
+        self._given = self._urls = list(dict.fromkeys(map(_absolute, urls)))
         self._opened: dict[str, Log] = {}
         self._walks: dict[str, Callable[[], Iterator[tuple[CommitInfo, Any]]]] = {}
         self._commits: dict[str, dict[int, dict[str, Any]]] = {}
@@ -496,6 +502,9 @@ class ShownLogs:
 
         log = self.log(number)
         found: dict[str, Any] = dict(Inside(log).described(waits=True))
+        actions = next_actions(log, found)
+        for detail in found["partition_details"]:
+            detail["next_action"] = actions[detail["partition"]]
         with self._locks.setdefault(log.id, threading.Lock()):
             commits = self._newest(log)
             spans = [span._asdict() for span in self._spans[log.id].values()]

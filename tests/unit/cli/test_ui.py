@@ -130,6 +130,27 @@ def test_logs_and_their_details(get, log, url):
     assert get("/api/logs/0")["commits"][-1]["operation"] == "roll"
 
 
+def test_what_each_partition_waits_for(get, log):
+    """In words, as `clog describe` has it: a dirty ratio of zero says nothing to a person."""
+    said = {d["next_action"] for d in get("/api/logs/0")["partition_details"]}
+    assert said == {"clean after the active segment has been sealed"}
+    log.alter({"min.cleanable.dirty.ratio": 0})
+    log.roll()
+    said = {d["next_action"] for d in get("/api/logs/0")["partition_details"]}
+    assert any(words.startswith("clean now: dirty ratio ") for words in said)
+
+
+def test_a_log_has_one_address(tmp_path, monkeypatch):
+    """However its folder is named: what the list calls it leads back to it."""
+    Log.create(tmp_path / "logs/orders", 1)
+    monkeypatch.chdir(tmp_path)
+    named = ShownLogs(
+        ["logs/orders", f"{tmp_path}/logs/orders"], ("logs",), {}, clock=ManualClock()
+    )
+    assert [line["url"] for line in named.overview()] == [f"{tmp_path}/logs/orders"]
+    assert named.details(0)["url"] == f"{tmp_path}/logs/orders"
+
+
 def test_commits_over_time(tmp_path):
     """In spans of five minutes: what they appended and removed, and how much of the log was dirty
     after the last of them; how far a reader was behind, each time it was looked at.

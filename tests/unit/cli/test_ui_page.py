@@ -546,6 +546,45 @@ def test_the_address_leads_back(open_page, log, tmp_path):
     api.expect(page.locator("#found tr")).to_have_count(1)
 
 
+def test_an_address_of_a_log_that_is_not_here(open_page, log):
+    """It is told, and no other log is shown in its place."""
+    page = open_page(log.url)
+    address = page.url.partition("#")[0]
+    page.goto("about:blank")
+    page.goto(f"{address}#log=%2Fgone&tab=records")
+    api.expect(page.locator("#state")).to_contain_text("there is no log /gone here")
+    api.expect(page.locator("#log")).to_be_hidden()
+    page.locator("#logs").get_by_role("button", name=log.url).click()
+    api.expect(page.locator("#state")).to_contain_text("as of")
+
+
+def test_columns_of_a_typed_log_are_columns(open_page, tmp_path):
+    """Each value as it was written, also a number that no browser has, a text, a list, and null; a
+    deleted row, and one that is cut, in one cell.
+    """
+    schema = {"key": pa.int64(), "value": pa.struct(
+        [("n", pa.int64()), ("city", pa.string()), ("tags", pa.list_(pa.string()))]
+    )}  # fmt: skip
+    log = Log.create(str(tmp_path / "typed"), partitions=1, schema=schema)
+    log.append([{"key": 1, "value": {"n": 2**60 + 1, "city": 'a "b", {c}: d', "tags": ["x", "y"]}}])
+    log.append([{"key": 2, "value": {"n": None, "city": "long " * 10_000, "tags": []}}])
+    log.append([{"key": 3, "value": {"n": 3, "city": None, "tags": None}}])
+    log.append([{"key": 3, "value": None}])
+    page = open_page(log.url)
+    page.get_by_role("tab", name="Records").click()
+    page.get_by_label("from").fill("earliest")
+    page.get_by_role("button", name="show", exact=True).click()
+    rows = page.locator("#found tr")
+    api.expect(rows).to_have_count(4)
+    names = page.locator("#found-names th").all_inner_texts()
+    assert names == ["partition", "offset", "timestamp", "key", "n", "city", "tags", "headers"]
+    cells = [row.locator("td").all_inner_texts()[4:-1] for row in rows.all()]
+    assert cells[0][:2] == [str(2**60 + 1), 'a "b", {c}: d']
+    assert cells[0][2].split() == ["[", '"x",', '"y"', "]"]
+    assert len(cells[1]) == 1
+    assert cells[2:] == [["3", "null", "null"], ["deleted"]]
+
+
 def test_new_records_come_by_themselves(open_page, log):
     """Where the newest are shown; the focus stays where it is."""
     page = open_page(log.url)

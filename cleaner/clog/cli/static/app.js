@@ -8,7 +8,8 @@ let drawn = null; // the number of the log that the page has drawn
 let newest = null; // its id and version
 let asking = 0; // how often records were asked for
 let listed = {page: 0, by: "", down: false}; // which page of the list, and how it is sorted
-let wanted = null; // the log that the address names, as long as it was not found
+let wanted = null; // the log that the address names, as long as it is not found
+let columns = null; // the fields of the values of the log that is shown, if it has any
 let further = null; // where the next page of records begins
 const INDENT_MAX = 100; // spaces: nobody reads what is deeper, and its lines would fill the memory
 
@@ -153,6 +154,7 @@ async function choose(number, url) {
     $("log").hidden = false;
   }
   chosen = number;
+  wanted = null;
   newest = null;
   remember();
   await refresh();
@@ -190,7 +192,7 @@ async function showLog(logs) {
   const facts = {
     version: log.version + ", readable from " + log.oldest_readable_version,
     records: count(sum("records")), tombstones: count(sum("tombstones")), "dead rows": count(sum("dead_rows")),
-    objects: count(log.objects) + ", " + size(log.object_bytes), "to be deleted": size(log.released_bytes),
+    objects: count(log.objects) + ", " + size(log.object_bytes) + " stored", "record bytes": size(sum("size_bytes")) + " before compression", "to be deleted": size(log.released_bytes),
     committers: count(log.committers),
     ...(log.waits ? {"waiting to commit": waiting(log.waits)} : {}),
     writers: count(log.writers), "last commit": ago(log.now_ms - log.committed_ms) + " ago",
@@ -211,6 +213,8 @@ async function showLog(logs) {
   const isNews = newest !== null;
   newest = version;
   showPartitions(log);
+  const kind = log.schema.value;
+  columns = typeof kind === "object" && !Array.isArray(kind) ? Object.keys(kind) : null;
   fill($("schema"), Object.entries(log.schema).flatMap(([name, kind]) => fields(name, kind)).map(row));
   showCommits(log.commits);
   showSpans(log.spans, log.now_ms);
@@ -247,7 +251,7 @@ function showPartitions(log) {
       (d.stable_offset < d.end_offset ? ", stable " + d.stable_offset : "") + ", end " + d.end_offset +
       "; dirty ratio " + d.dirty_ratio.toFixed(2) + ", " + d.segments + (d.segments === 1 ? " segment" : " segments") + horizon, {class: "facts"});
     const line = el("li");
-    line.append(facts, bar);
+    line.append(facts, bar, el("div", "next: " + d.next_action, {class: "facts"}));
     if (d.uncleanable) line.append(el("div", "uncleanable: " + d.uncleanable, {class: "bad"}));
     return line;
   }));
@@ -409,6 +413,52 @@ function valueCell(record) {
   return cell;
 }
 
+// The fields of the text of a JSON object, each as it was written; null of any other text.
+function partsOf(text) {
+  if (!/^\s*{/.test(text)) return null;
+  try { JSON.parse(text); } catch { return null; }
+  const parts = new Map();
+  let depth = 0;
+  let name = null;
+  let part = "";
+  for (const token of text.match(/"(?:[^"\\]|\\.)*"|[[\]{},:]|[^\s"[\]{},:]+/g)) {
+    const opens = token === "{" || token === "[";
+    if (token === "}" || token === "]") depth -= 1;
+    const ends = depth === 0 ? !opens : depth === 1 && token === ",";
+    if (ends) {
+      if (name !== null) parts.set(name, part);
+      name = null;
+      part = "";
+    } else if (depth === 1 && name === null) name = JSON.parse(token);
+    else if (depth > 1 || !(token === ":" && part === "")) part += token === "," || token === ":" ? token + " " : depth ? token : "";
+    if (opens) depth += 1;
+  }
+  return parts;
+}
+
+// The cells of a value: one, or, of a log with columns, one for each of these.
+function valueCells(record, columns) {
+  const found = columns && content(record, "value");
+  if (!found) {
+    const cell = valueCell(record);
+    if (columns) cell.setAttribute("colspan", columns.length);
+    return [cell];
+  }
+  const parts = found.note ? null : partsOf(found.text);
+  if (parts === null) {
+    const cell = valueCell(record);
+    cell.setAttribute("colspan", columns.length);
+    return [cell];
+  }
+  return columns.map((name) => {
+    const part = parts.get(name);
+    if (part === undefined || part === "null") return el("td", part ?? "", {class: "none"});
+    const cell = el("td", null, {class: /^["[{]/.test(part) ? "bytes" : "when"});
+    cell.append(el("div", part.startsWith('"') ? JSON.parse(part) : indented(part) ?? part));
+    return cell;
+  });
+}
+
 function keyCell(record) {
   const found = content(record, "key");
   if (found === null) return el("td", "no key", {class: "none"});
@@ -491,6 +541,11 @@ async function recall() {
   if (wanted !== null) {
     const {logs} = await ask("/api/logs?" + new URLSearchParams({contains: wanted}));
     const line = logs.find((log) => log.url === wanted);
+    if (line) wanted = null;
+    else {
+      chosen = null;
+      $("log").hidden = true;
+    }
     if (line && line.number !== chosen) {
       chosen = line.number;
       newest = null;
@@ -526,7 +581,8 @@ async function browse(after = null) {
     const records = await ask("/api/logs/" + chosen + "/" + view + "?" + asked, (told) => { next = told; });
     if (mine !== asking) return; // Something else was asked for meanwhile.
     const rows = records.map((r) =>
-      row([r.partition, r.offset, when(String(r.timestamp).replace("T", " ")), keyCell(r), valueCell(r), headersCell(r)]));
+      row([r.partition, r.offset, when(String(r.timestamp).replace("T", " ")), keyCell(r), ...valueCells(r, columns), headersCell(r)]));
+    fill($("found-names"), ["partition", "offset", "timestamp", "key", ...(columns ?? ["value"]), "headers"].map((name) => el("th", name)));
     fill($("found"), rows);
     further = next;
     $("further").hidden = next === null;
@@ -565,10 +621,11 @@ function select(tab) {
 async function refresh() {
   try {
     const logs = await showLogs();
-    if (chosen === null) chosen = logs.find((log) => !log.error)?.number ?? null;
+    if (chosen === null) chosen = logs.find((log) => wanted === null ? !log.error : log.url === wanted)?.number ?? null;
+    if (chosen !== null) wanted = null;
     if (chosen !== null) await showLog(logs);
     if (chosen !== null && chosen === drawn && !$("users").hidden) await showUsers();
-    $("state").textContent = "as of " + moment(Date.now());
+    $("state").textContent = wanted === null ? "as of " + moment(Date.now()) : "there is no log " + wanted + " here; choose one of the list";
   } catch (error) {
     $("state").textContent = error.message;
   }

@@ -20,9 +20,9 @@ from clog.connector import count_log, count_table, native, read_log, read_table
 from clog.storage import Log, administration
 from clog.storage.errors import (
     InvalidInputError,
+    NotFoundError,
     OptionError,
     StoreUnavailableError,
-    VersionExpiredError,
 )
 from clog.storage.format.documents import folder_of
 
@@ -419,7 +419,7 @@ def test_options_and_versions(spark, url):
         read_table(spark, url, asOfVersion=1)
     with pytest.raises(OptionError, match="view"):
         read_log(spark, url, view="table")
-    with pytest.raises(VersionExpiredError):
+    with pytest.raises(NotFoundError, match="does not exist yet"):
         read_table(spark, url, log.version + 1)
     ends = log.end_offsets()
     records = read_log(spark, url, startingOffsets={0: ends[0] - 1, 1: 0}, partitions="0,1")

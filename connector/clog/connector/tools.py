@@ -97,8 +97,8 @@ def read_table(
 
     Raises:
         OptionError: an option is unknown, or is ``view``, ``path`` or ``asOfVersion``.
-        NotFoundError: there is no log at this URL.
-        VersionExpiredError: the version is no longer readable, or does not exist yet.
+        NotFoundError: there is no log at this URL, or the version does not exist yet.
+        VersionExpiredError: the version is no longer readable.
 
     >>> from clog.storage import Log
     >>> rows = [{"id": 1, "city": "Riga"}, {"id": 2, "city": "Oslo"}]
@@ -149,8 +149,8 @@ def count_table(url: str, version: int | None = None, **options: object) -> int:
 
     Raises:
         OptionError: an option is unknown, or is ``view``, ``path`` or ``asOfVersion``.
-        NotFoundError: there is no log at this URL.
-        VersionExpiredError: the version is no longer readable, or does not exist yet.
+        NotFoundError: there is no log at this URL, or the version does not exist yet.
+        VersionExpiredError: the version is no longer readable.
 
     >>> from clog.storage import Log
     >>> log = Log.create("memory://help-of-count-table", partitions=1)

@@ -349,8 +349,8 @@ class Log(HasTable):
             columns: the columns of the table; None: all.
 
         Raises:
-            VersionExpiredError: the version is below the oldest readable one, or above the newest;
-                the cut was dropped, or its time is up.
+            VersionExpiredError: the version can no longer be read; the cut was dropped, or its time
+                is up. `NotFoundError`: the version does not exist yet.
             InvalidInputError: a partition or a column does not exist, or the filter is invalid.
         """
         handle = self._handle

@@ -51,9 +51,9 @@ from clog.storage.env import Clock, SystemClock
 from clog.storage.errors import (
     ClogError,
     LogReplacedError,
+    NotFoundError,
     OptionError,
     StoreUnavailableError,
-    VersionExpiredError,
 )
 
 if TYPE_CHECKING:
@@ -272,7 +272,9 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return handle.manifest()
         try:
             return handle.manifest_at(planned.version)
-        except VersionExpiredError as e:
+        except NotFoundError as e:  # It expired, or this copy of the log does not have it yet.
+            if isinstance(e, LogReplacedError):
+                raise
             handle.standing.check()
             manifest = handle.manifest()
             _LOGGER.warning(

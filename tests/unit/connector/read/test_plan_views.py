@@ -290,7 +290,7 @@ def test_latest_from_offsets_that_are_gone(log):
     assert values(log.url, view="latest", startingOffsets=start, failOnDataLoss="false") == {
         "c": "1"
     }
-    with pytest.raises(VersionExpiredError, match="version 99"):
+    with pytest.raises(NotFoundError, match="version 99"):
         rows(log.url, view="latest", sinceVersion=99)
 
 

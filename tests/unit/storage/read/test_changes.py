@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.storage import InvalidInputError, Log, VersionExpiredError, snapshot
+from clog.storage import InvalidInputError, Log, NotFoundError, VersionExpiredError, snapshot
 from clog.storage.read import changes as changes_module
 from clog.storage.read.changes import changes_batches, plan_changes
 from clog_testing.counting import CountingStore
@@ -232,7 +232,7 @@ def test_what_cannot_be_asked(orders, clock):
         orders.changes(since=1, since_time_ms=5)
     with pytest.raises(InvalidInputError, match="mode='all'; allowed: net, each"):
         orders.changes(since=1, mode="all")
-    with pytest.raises(VersionExpiredError, match="does not exist yet"):
+    with pytest.raises(NotFoundError, match="does not exist yet"):
         orders.changes(since=7)
 
 

@@ -223,12 +223,29 @@ def _renewed(args: list[str]) -> list[str]:
     return new
 
 
+_FILES = (
+    "a log is its files, which any tool copies, with the log's users stopped:"
+    ' docs/moving-a-log.md says how; "clog copy" makes a new log of the records'
+)
+ELSEWHERE = {
+    **dict.fromkeys(("backup", "back-up", "move", "restore", "rollback"), _FILES),
+    **dict.fromkeys(("compact", "optimize", "vacuum"), 'did you mean "clog clean"?'),
+    **dict.fromkeys(("cat", "read", "select", "tail"), 'did you mean "clog consume"?'),
+    **dict.fromkeys(("append", "insert", "put", "write"), 'did you mean "clog produce"?'),
+    **dict.fromkeys(("info", "show", "stat", "status"), 'did you mean "clog describe"?'),
+    **dict.fromkeys(("drop", "remove", "rm"), 'did you mean "clog delete"?'),
+}
+"""What is done otherwise, or has another name here, by the words of other systems."""
+
+
 def _unknown(name: str) -> str:
     """Returns that there is no such command, and which one is nearest: also by what they list."""
     from difflib import get_close_matches
 
     from clog.cli.describe import WHATS
 
+    if name in ELSEWHERE:
+        return f"there is no command {quoted(name)}; {ELSEWHERE[name]}"
     known = {command: f"clog {command}" for command in _MODULES}
     known |= {what: f"clog describe URL {what}" for what in WHATS}
     near = [known[match] for match in get_close_matches(name, known, 2, 0.5)]

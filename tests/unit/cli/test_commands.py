@@ -25,6 +25,16 @@ def options(parameters):
     return [p for p in parameters if isinstance(p, click.Option)]
 
 
+def test_words_of_other_systems_lead_to_ours(cli):
+    """Also what no command does: a restore is a copy of files."""
+    from clog.cli.app import ELSEWHERE
+
+    assert "docs/moving-a-log.md" in cli("restore", "./orders", code=2).stderr
+    for word in ELSEWHERE:
+        told = " ".join(cli(word, code=2).stderr.split())
+        assert ELSEWHERE[word] in told.replace("│ ", ""), told
+
+
 def test_a_person_has_few_commands_and_options_to_learn():
     """Those of each command, and once those that all of them take."""
     names = [name for rows in COMMANDS.values() for name in rows]

@@ -198,6 +198,39 @@ def latest(w: World) -> None:
     compare(f"latest records of {place}", found, wanted, doubtful)
 
 
+@question("Log.changes")
+def changes(w: World) -> None:
+    """What changed between two versions leads from the table at the one to that at the other."""
+    place, model, log = _pick(w)
+    low = max(model.since, model.version - 12)
+    since, until = sorted(w.random.randint(low, model.version) for _ in range(2))
+    mode: Any = w.random.choice(("net", "each"))
+    what = f"changes ({mode}) of {place} from {since} to {until}"
+    try:
+        told = log.changes(since=since, until=until, mode=mode).to_pylist()
+    except VersionExpiredError:
+        check(since < model.version and model.is_cleaned, "{}: expired", what)
+        return
+    columns, former = model.at(model.columns, until), model.winners(since)
+    state = {k: read_as(r.value, columns) for k, r in former.items() if r.value is not None}
+    doubtful = model.doubtful(since) | model.doubtful(until)
+    before = None
+    for row in told:
+        kind = row["_change_type"]
+        key, value = _pair({name: cell for name, cell in row.items() if name[0] != "_"})
+        key = plain(key)
+        if kind in ("delete", "update_preimage"):
+            known, before = state.pop(key, None), value
+            is_known = (known is None and len(model.starts) > 1) or same(known, value)
+            check(is_known or key in doubtful, "{}: {} was {!r}: {!r}", what, key, known, value)
+            continue
+        check(key not in state or key in doubtful, "{}: {} was there", what, key)
+        if kind == "update_postimage" and mode == "net" and model.names:
+            check(not same(before, value), "{}: {} did not change", what, key)
+        state[key] = value
+    compare(what, state, model.table(until), doubtful)
+
+
 @question("Log.offsets_for_times")
 def times(w: World) -> None:
     """The first record in offset order that is not earlier (S39), of those that are there."""

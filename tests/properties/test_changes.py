@@ -7,14 +7,17 @@ partition, says what the table is; the versions in between are as they were read
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import InvalidInputError, Log, ManualClock
 from clog.storage.env import SeededIds
+from clog.storage.read import changes
 from clog_testing.crash import discard, memory_store
 
 PARTITIONS, KEYS, STEPS = 2, 9, 22
@@ -227,3 +230,52 @@ def test_changes_are_the_difference_of_the_tables(seed):
         check(history.run(), 12)
     finally:
         discard(history.store)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("some", range(50))
+def test_five_hundred_histories(some):
+    for seed in range(10 * some, 10 * some + 10):
+        history = History(seed)
+        try:
+            check(history.run(), 12)
+        finally:
+            discard(history.store)
+
+
+def one_image_too_many(patch):
+    """A key that ends as it began gives a pair of images."""
+    patch.setattr(changes, "are_equal", lambda some, _: np.zeros(len(some), np.bool_))
+
+
+def an_image_of_the_wrong_version(patch):
+    """The former rows are those of the later version."""
+    plan = changes._plan
+
+    def later(before, after, p, hidden):
+        found = plan(before, after, p, hidden)
+        return replace(found, before=changes.plan_table(after, p))
+
+    patch.setattr(changes, "_plan", later)
+
+
+def a_missed_retention(patch):
+    """Rows that left as the log start rose are no deletes."""
+    patch.setattr(changes, "_has_risen", lambda *_: False)
+
+
+@pytest.mark.parametrize(
+    "plant", [one_image_too_many, an_image_of_the_wrong_version, a_missed_retention]
+)
+def test_planted_bugs_are_found(plant, monkeypatch):
+    """Within twelve histories, each of which is right without the bug."""
+    plant(monkeypatch)
+    for seed in range(12):
+        history = History(seed)
+        try:
+            check(history.run(), 6)
+        except (AssertionError, ValueError):
+            return
+        finally:
+            discard(history.store)
+    pytest.fail("it was not found")

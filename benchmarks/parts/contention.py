@@ -7,7 +7,7 @@ everybody get a share?
 
 Each process appends one record at a time, each append a commit, to a log in a local folder. Printed
 are commits in a second, the appends of the slowest, the median and the fastest, and how long an
-append took. *slowest / median* is what decides (decision 0011): a third at least with 32.
+append took. *slowest / median* is what decides (decision 0095): a third at least with 32.
 """
 
 import argparse

@@ -104,7 +104,7 @@ def records(root: Path, found: State, p: int, *, committed: bool = True) -> list
         if chunk.aborted:
             continue
         stored = objects.read_object(files, chunk.object, own.schema)
-        objects.check_statistics(chunk, stored, own.schema)
+        objects.check_statistics(chunk, stored)
         objects.check_index(files, chunk.object, stored, own.log["seed"])
         rows += objects.records(chunk, stored, objects.dead_rows(files, chunk))
     return [

@@ -83,9 +83,23 @@ ORDERS: tuple[dict[str, str], ...] = (
 )
 NO_ORDER = dict.fromkeys(name for order in ORDERS for name in order)
 EVOLUTIONS: tuple[dict[str, Any], ...] = (
+    {"rename": {"key.a": "b", "key.b": "a"}, "add": {"value.d": pa.string()}},
+    {"rename": {"value.s": "n", "value.n": "s"}, "drop": ["value.l.element.q", "value.d"]},
     {"add": {"value.more": pa.list_(pa.string()), "value.l.element.z": pa.int8()}},
     {"widen": {"value.n": pa.int64(), "key.a": pa.int64(), "value.d": pa.decimal128(9, 2)}},
 )
+"""In the order of their ends: the last one comes first."""
+
+
+def _value(kind: pa.DataType, number: int, text: str) -> Any:
+    """A value of a type, whatever its fields are called by now."""
+    if pa.types.is_struct(kind):
+        return {field.name: _value(field.type, number, text) for field in kind}
+    if pa.types.is_list(kind):
+        return [_value(kind.value_type, number, text), None][: number % 3]
+    if pa.types.is_decimal(kind):
+        return None
+    return number if pa.types.is_integer(kind) else text
 
 
 class RandomLog:
@@ -167,11 +181,13 @@ class RandomLog:
         key: Any = f"k{number}"
         value: Any = "v" * draw.choice([0, 1, 40])
         if self.is_typed:
-            key = {"a": number - 3, "b": None if number % 4 == 0 else "\0" * (number % 3)}
+            parts = [number - 3, None if number % 4 == 0 else "\0" * (number % 3)]
             if self.has_typed_keys:
-                key["p"] = Decimal(number - 7) / 4
-                key["t"] = None if number % 5 == 0 else date(1970, 1, 1 + number % 3)
-            value = {"n": number, "s": value, "d": None, "l": [{"q": number}, None][: number % 3]}
+                parts.append(Decimal(number - 7) / 4)
+                parts.append(None if number % 5 == 0 else date(1970, 1, 1 + number % 3))
+            kinds = Log.open(self.store, clock=self.clock).schema
+            key = dict(zip((f.name for f in kinds.field("key").type), parts, strict=True))
+            value = _value(kinds.field("value").type, number, value)
         made = {"key": key, "value": None if draw.random() < 0.2 else value}
         if draw.random() < 0.2:
             made["headers"] = [("h", b"x"), ("h", None)]

@@ -203,6 +203,25 @@ for url in sys.argv[1:]:
 """
 
 
+@pytest.mark.parametrize("how", ["cold", "warm"])
+def test_it_reads_no_log_whose_columns_were_renamed(older, how, tmp_path):
+    """§12.4: it would find columns by their names; it refuses, also what it has open."""
+    schema = {"key": pa.string(), "value": pa.struct([("a", pa.int32()), ("b", pa.int32())])}
+    log = Log.create(str(tmp_path / "log"), 1, schema=schema)
+    log.append([{"key": "k", "value": {"a": 1, "b": 2}}])
+
+    def swap():
+        log.evolve(rename={"value.a": "b", "value.b": "a"})
+
+    if how == "cold":
+        swap()
+    told = older(how, swap if how == "warm" else lambda: None)
+    refused = rf"UnsupportedFormatError: .* \['columns-by-id'\], which this clog .*|{REFUSED}"
+    assert all(re.match(refused, str(said)) for said in told.values()), told
+    assert "columns-by-id" in told["read"]
+    assert "columns-by-id" in told["table"]
+
+
 def test_what_it_refuses_is_in_a_table(release, tmp_path):
     """docs/upgrading.md has a row for each choice of a log's owner that the release does not know,
     and says what it does with a log that has it.

@@ -8,11 +8,14 @@ import pyarrow as pa
 
 from clog.storage import Log
 
+NOTHING = object()
+
 
 @dataclass(frozen=True)
 class Evolution:
     """A value's field ``x`` as it was, the change, and values from before and after it; ``later``
-    is the former as it is shown since, and ``told`` what a read from before is told.
+    is the former as it is shown since, ``told`` what a read from before is told, and ``now`` what
+    the field is called since.
     """
 
     name: str
@@ -22,6 +25,7 @@ class Evolution:
     after: Any
     told: str | None = None
     later: Any = None
+    now: str = "x"
 
     def __str__(self) -> str:
         return self.name
@@ -37,13 +41,34 @@ class Evolution:
     def record(key: int, x: Any) -> dict[str, Any]:
         return {"key": key, "value": {"x": x}}
 
+    def record_since(self, key: int, x: Any) -> dict[str, Any]:
+        """A record by the names that there are after the change."""
+        return {"key": key, "value": {self.now: x}}
+
     @property
     def is_unrounded(self) -> bool:
         """Whether values that were rounded before are not any more."""
         return pa.float64() in self.change.get("widen", {}).values()
 
     @property
+    def is_moved(self) -> bool:
+        """Whether a name from before is another field's, or no field's."""
+        return "rename" in self.change or "drop" in self.change
+
+    @property
+    def is_made_again(self) -> bool:
+        """Whether records that were made before it are not committed after it."""
+        return self.is_unrounded or self.is_moved
+
+    @property
+    def shows_what_it_gets(self) -> bool:
+        """Whether a value that is appended after it is shown as it is."""
+        return self.later is None or self.is_moved
+
+    @property
     def shown(self) -> Any:
+        if self.later is NOTHING:
+            return None
         return self.before if self.later is None else self.later
 
 
@@ -55,6 +80,7 @@ FLOAT, DOUBLE = pa.float32(), pa.float64()
 CENTS = Decimal("12345678901.25")
 INNER = pa.struct([pa.field("y", FLOAT)])
 STRICT = pa.struct([pa.field("y", FLOAT, nullable=False)])
+TWO = pa.struct([("y", pa.int32()), ("z", pa.int32())])
 EVOLUTIONS = [
     Evolution("float", FLOAT, _widened("x", DOUBLE), 0.5, 1e300, "value.x .* is double"),
     Evolution("rounded", FLOAT, _widened("x", DOUBLE), 0.5, 0.1, "value.x .* is double"),
@@ -103,4 +129,36 @@ EVOLUTIONS = [
         *("element-added", pa.list_(INNER), {"add": {"value.x.element.z": pa.int8()}}),
         *([{"y": 0.5}], [{"y": 1.5}], None, [{"y": 0.5, "z": None}]),
     ),
+    Evolution(
+        *("renamed", pa.int32(), {"rename": {"value.x": "y"}}, 7, 8),
+        told="value.x .* is called value.y",
+        now="y",
+    ),
+    Evolution(
+        *("again", pa.int32(), {"drop": ["value.x"], "add": {"value.x": pa.int32()}}, 7, 8),
+        *("value.x .* is dropped", NOTHING),
+    ),
+    Evolution(
+        *("swapped", TWO, {"rename": {"value.x.y": "z", "value.x.z": "y"}}, {"y": 1, "z": 2}),
+        *({"y": 3, "z": 4}, "value.x.y .* is called value.x.z", {"z": 1, "y": 2}),
+    ),
+    Evolution(
+        *("nested-dropped", TWO, {"drop": ["value.x.y"]}, {"y": 1, "z": 2}, {"z": 4}),
+        *("value.x.y .* is dropped", {"z": 2}),
+    ),
+    Evolution(
+        *("element-renamed", pa.list_(INNER), {"rename": {"value.x.element.y": "w"}}),
+        *([{"y": 0.5}], [{"w": 1.5}]),
+        *("value.x.element.y .* is called value.x.element.w", [{"w": 0.5}]),
+    ),
+    Evolution(
+        *("map-renamed", pa.map_(pa.string(), INNER), {"rename": {"value.x.value.y": "w"}}),
+        *([("a", {"y": 0.5})], [("a", {"w": 1.5})]),
+        *("value.x.value.y .* is called value.x.value.w", [("a", {"w": 0.5})]),
+    ),
 ]
+
+
+def x_of(value: Any) -> Any:
+    """The field that was called ``x`` before, of a value from before or after."""
+    return value["y" if "x" not in value else "x"]

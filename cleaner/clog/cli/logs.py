@@ -25,6 +25,7 @@ from clog.cli.options import (
     flag,
     integer,
     option,
+    pairs,
     parse_offsets,
     partition_count,
     schema_file,
@@ -43,6 +44,7 @@ from clog.cli.output import (
     table,
 )
 from clog.storage.config.units import duration, moment
+from clog.storage.env import dataclass
 from clog.storage.view_formats import FORMAT_NAMES, FORMATS
 
 if TYPE_CHECKING:
@@ -53,7 +55,13 @@ if TYPE_CHECKING:
 
 _SCHEMA = option("--schema FILE", "A JSON file with the types of keys and values.", Path)
 _COLUMNS = ("log", "policy", "partitions", "version", "records", "stored", "dirtiest", "last")
-_DONE = {"add": "added", "widen": "widened", "relax": "nullable now:"}
+_DONE = {
+    "drop": "dropped",
+    "rename": "renamed",
+    "add": "added",
+    "widen": "widened",
+    "relax": "nullable now:",
+}
 
 
 @command
@@ -248,6 +256,21 @@ _RESET_TIMES = flag(
     " under message.timestamp.type=LogAppendTime, the time of the repair. Correct the clock"
     " first, and stop every process that uses the log.",
 )
+_RENAME = option(
+    "--rename FIELD=NAME",
+    "Give this field another name, value.minutes=duration; a column of a table is named as it is"
+    " there, minutes=duration. May be repeated; with --drop and --schema it is one change.",
+)
+_DROP = option(
+    "--drop FIELD",
+    "Drop this field of the value, such as value.note. A new field of that name has none of its"
+    " values. May be repeated.",
+)
+_DRY_RUN = flag(
+    "--dry-run -n",
+    "Show the log's schema beside the one that --rename, --drop and --schema would give it, and"
+    " change nothing.",
+)
 _ABORT = option("--abort ID", "End the undecided transactions of this transactional id now.")
 _FORCE = flag(
     "--force",
@@ -258,7 +281,7 @@ _FORCE = flag(
 
 
 @command
-def alter(
+def alter(  # noqa: PLR0913 - one for each option
     url: str = URL,
     *,
     config: list[str] | None = CONFIGS,
@@ -266,6 +289,9 @@ def alter(
         "--delete-config NAME", "Reset this config to its default.", complete=config_names
     ),
     schema: Path | None = _SCHEMA,
+    rename: list[str] | None = _RENAME,
+    drop: list[str] | None = _DROP,
+    dry_run: bool = _DRY_RUN,
     feature: list[str] | None = _FEATURE,
     delete_records: list[str] | None = _DELETE_RECORDS,
     roll: str | None = _ROLL,
@@ -280,19 +306,21 @@ def alter(
     r"""Change configs or schema; delete records, roll, abort, forget.
 
     Configs take effect with the next append, pass or read. Give the whole schema: it may add
-    fields that can be null, widen numbers, and drop NOT NULL.
+    fields that can be null, widen numbers, and drop NOT NULL; --rename and --drop come before it.
 
     \b
     clog alter ./orders -c min.cleanable.dirty.ratio=0.2
     clog alter ./orders --delete-config min.cleanable.dirty.ratio
     clog alter ./trips --schema trips.json
+    clog alter ./trips --rename value.minutes=duration --drop value.note --dry-run
     clog alter ./orders --delete-records 0:25 --delete-records 1:end
     clog alter ./orders --roll all
     """
     from clog.storage.administration import addable
 
     changes: dict[str, Any] = {**configs(config), **_to_delete(delete_config or ())}
-    wanted, starts = schema_file(schema), parse_offsets(delete_records or ())
+    starts = parse_offsets(delete_records or ())
+    evolution = _Evolution(schema_file(schema), pairs(rename, what="--rename"), drop or [])
     with usage_errors():
         for name in feature or ():
             addable(name)
@@ -301,7 +329,7 @@ def alter(
     asked: list[tuple[object, Callable[[Log], Change]]] = [
         (forget, lambda log: _forgotten(log, forget or [])),
         (abort, lambda log: _aborted(log, abort or "", force=force)),
-        (wanted, lambda log: _evolved(log, wanted)),
+        (evolution.asked, lambda log: evolution.carried_out(log, dry_run=dry_run)),
         (changes, lambda log: _altered(log, changes)),
         (feature, lambda log: _upgraded(log, feature or [])),
         (starts, lambda log: _started(log, starts)),
@@ -309,6 +337,8 @@ def alter(
         (reset_times or None, _set_back),
     ]
     wished = [change for value, change in asked if value not in (None, [], {})]
+    if dry_run and (evolution.asked is None or len(wished) > 1):
+        raise click.BadParameter("--dry-run is for --rename, --drop and --schema, and only these")
     if not wished:
         raise click.BadParameter(
             "nothing to change; give --config NAME=VALUE or another option (clog alter --help)"
@@ -357,17 +387,51 @@ def _to_delete(names: Iterable[str]) -> dict[str, None]:
     return dict.fromkeys(names)
 
 
-def _evolved(log: "Log", wanted: "pa.Schema") -> Change:
-    from clog.storage.types.evolve import evolution_to, schema_words
+@dataclass(frozen=True, slots=True)
+class _Evolution:
+    """A schema that is ``wanted``, perhaps, after fields were renamed and dropped."""
 
-    changes = evolution_to(log.handle.refresh().head.log.schema, wanted)
-    if changes:
-        log.evolve(**changes)
-    named = {name: list(found) for name, found in changes.items()}
-    words = schema_words(log.handle.tip.head.log.schema)
-    lines = [f"{_DONE[name]} {', '.join(paths)}" for name, paths in named.items()]
-    nothing = ["nothing changed: the log already has this schema"]
-    return {"evolved": named, "schema": words}, lines or nothing
+    wanted: "pa.Schema | None"
+    rename: Mapping[str, str]
+    drop: Sequence[str]
+
+    @property
+    def asked(self) -> "bool | None":
+        return True if self.wanted is not None or self.rename or self.drop else None
+
+    def carried_out(self, log: "Log", *, dry_run: bool) -> Change:
+        from clog.storage.administration import evolution
+        from clog.storage.types.evolve import Changes, evolution_to, schema_words, side_by_side
+
+        log.handle.refresh()
+        before = log.handle.tip.head.log.schema
+        changes: dict[str, Any] = {"rename": dict(self.rename), "drop": list(self.drop)}
+        changes = {name: given for name, given in changes.items() if given}
+        if self.wanted is not None:
+            between = before
+            if changes:
+                between = evolution(log.handle, Changes.given({}, {}, (), self.rename, self.drop))
+            changes |= evolution_to(between, self.wanted, named=before)
+        after = before
+        if changes and not dry_run:
+            log.evolve(**changes)
+            after = log.handle.tip.head.log.schema
+        elif changes:
+            add, widen, relax = (changes.get(name, {}) for name in ("add", "widen", "relax"))
+            after = evolution(log.handle, Changes.given(add, widen, relax, self.rename, self.drop))
+        document = {
+            "evolved": {name: list(found) for name, found in changes.items()},
+            "schema": schema_words(after),
+        }
+        if dry_run:
+            return {**document, "before": schema_words(before)}, side_by_side(before, after)
+        lines = [f"{_DONE[name]} {', '.join(_named(found))}" for name, found in changes.items()]
+        return document, lines or ["nothing changed: the log already has this schema"]
+
+
+def _named(found: Iterable[str]) -> list[str]:
+    pairs = found.items() if isinstance(found, Mapping) else [(path, None) for path in found]
+    return [f"{path} -> {name}" if isinstance(name, str) else path for path, name in pairs]
 
 
 def _upgraded(log: "Log", names: Sequence[str]) -> Change:

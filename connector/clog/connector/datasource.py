@@ -5,6 +5,7 @@ commits), mostly in cold processes, so heavy imports are in the methods that nee
 """
 
 from collections.abc import MutableMapping
+from dataclasses import replace
 from sys import modules
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from clog.connector.schema import shallow
 from clog.storage.errors import InvalidInputError, OptionError
 
 if TYPE_CHECKING:
+    from clog.connector.opened_logs import Loaded
     from clog.connector.read.batch_reader import ClogReader
     from clog.connector.read.changes import ChangesReader
     from clog.connector.read.stream_reader import ClogStreamReader
@@ -38,6 +40,8 @@ class ClogDataSource(DataSource):
         _check_spark()
         # Spark's mapping ignores case only until it is copied, so names are lowered for good.
         super().__init__({name.lower(): value for name, value in options.items()})
+        # Spark keeps the instance whose `schema` it asked for, and pickles it for each plan.
+        self._loaded: Loaded | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -50,9 +54,10 @@ class ClogDataSource(DataSource):
         the log. Spark also asks for them for a CREATE TABLE without columns, and then names the
         provider, although no query could read that table.
         """
-        from clog.connector.opened_logs import try_open, types_of
+        from clog.connector.opened_logs import try_open
         from clog.connector.options import CATALOG_FORGETS, read_options
-        from clog.connector.schema import CHANGES, asked_schema, with_changes
+        from clog.connector.read.batch_reader import columns_of
+        from clog.connector.schema import CHANGES, with_changes
 
         if "provider" in self.options:
             raise OptionError(f"this table could not be read: {CATALOG_FORGETS}")
@@ -60,12 +65,8 @@ class ClogDataSource(DataSource):
         columns, is_changes = options.columns, options.view == "changes"
         if is_changes and columns is not None:
             columns = tuple(name for name in columns if name.lower() not in CHANGES)
-        shown = asked_schema(
-            types_of(try_open(options.location)),
-            columns,
-            include_headers=options.include_headers,
-            is_table=options.is_table,
-        )
+        asked = replace(options, columns=columns)
+        shown, self._loaded = columns_of(try_open(options.location), asked)
         return with_changes(shown, options.columns) if is_changes else shown
 
     @shallow
@@ -77,10 +78,10 @@ class ClogDataSource(DataSource):
         if options.view == "changes":
             from clog.connector.read.changes import ChangesReader
 
-            return ChangesReader(options, schema)
+            return ChangesReader(options, schema, self._loaded)
         from clog.connector.read.batch_reader import ClogReader
 
-        return ClogReader(options, schema)
+        return ClogReader(options, schema, self._loaded)
 
     @shallow
     def streamReader(self, schema: StructType) -> "ClogStreamReader":
@@ -95,8 +96,8 @@ class ClogDataSource(DataSource):
             if options.view == "changes":
                 from clog.connector.read.changes import ChangesStreamReader
 
-                return ChangesStreamReader(options, schema)
-            return ClogStreamReader(options, schema)
+                return ChangesStreamReader(options, schema, self._loaded)
+            return ClogStreamReader(options, schema, self._loaded)
         except Exception as e:  # noqa: BLE001 - the reader raises it.
             return RefusedStreamReader(e)
 

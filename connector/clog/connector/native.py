@@ -750,6 +750,9 @@ def _check_types(handle: "Handle", read: StructType) -> None:
     types, schema = types_of(handle), handle.tip.head.log.schema
     if types is None or schema is None:
         return
+    inner = (field for _, field in schema.walk() if field is not schema.key)
+    if any(field.column is not None for field in inner):
+        raise CannotScanError("it has columns that were renamed, or have a name that was dropped")
     for field in types.schema:
         # An evolved schema: objects may have narrower types.
         kind = _foreign(field.type, evolved=schema.id > 0) if field.name in read.names else None

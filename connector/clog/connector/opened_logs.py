@@ -15,9 +15,12 @@ from clog.connector.schema import (
     Misfit,
     TableColumns,
     UnfitColumnError,
+    canonical,
     needs_types,
+    paths_of,
     table_of_read,
 )
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, LogReplacedError, NotFoundError
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from clog.connector.options import ReadOptions
     from clog.storage.commit.handle import Handle
     from clog.storage.format.commits import Head
+    from clog.storage.format.log_info import LogSchema
     from clog.storage.format.manifest import Manifest
     from clog.storage.log import Log
 
@@ -67,10 +71,11 @@ def opened_if_typed(options: "ReadOptions", schema: "StructType") -> "Handle | N
 
 def types_of(handle: "Handle | None") -> LogTypes | None:
     """Returns the types of a typed log; None if it has plain bytes, or there is no log."""
-    return None if handle is None else _types_at(handle.tip.head)
+    return None if handle is None else types_at(handle.tip.head)
 
 
-def _types_at(head: "Head") -> LogTypes | None:
+def types_at(head: "Head") -> LogTypes | None:
+    """Returns the types of a typed log at a version; None if it has plain bytes."""
     from clog.storage.config.log_config import LogConfig
     from clog.storage.format.log_info import key_columns_problem
     from clog.storage.types.columns import arrow_schema
@@ -83,17 +88,82 @@ def _types_at(head: "Head") -> LogTypes | None:
     return LogTypes(arrow_schema(head.log.schema), names)
 
 
-def table_shown(handle: "Handle", schema: "StructType", *, is_table: bool) -> TableColumns | None:
-    """Does `table_of_read` for the newest version. A read may have been loaded before its log
-    evolved (S61): its columns are then none that the log ever lost, but too narrow for what was
-    appended since. The message names the version; finding it takes a GET per step of a search.
-    """
-    head = handle.tip.head
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the names of columns meant when a read was loaded; may be sent to tasks."""
+
+    schema: "LogSchema"
+    key_columns: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, head: "Head") -> "Loaded | None":
+        """Returns what they mean in a version; None for a log of bytes."""
+        types, schema = types_at(head), head.log.schema
+        return None if types is None or schema is None else cls(schema, types.key_columns)
+
+    def ids(self, schema: "StructType", *, is_table: bool) -> dict[str, tuple[int, ...]]:
+        """Returns the ids on the way to each field that these columns read, by its path."""
+        from clog.storage.types.columns import rows_of
+
+        rows = rows_of(self.schema, self.key_columns) if is_table else None
+        rows = rows if rows is not None and rows.has(schema.names) else None
+        fields = {path: field.id for path, field in self.schema.walk()}
+        found = {}
+        for column in (schema if rows is not None else canonical(schema)).fields:
+            for path in paths_of(column.name, column.dataType):
+                parts = (path if rows is None else str(rows.path(path))).split(".")
+                way = [".".join(parts[: i + 1]) for i in range(len(parts))]
+                if way[-1] in fields:
+                    found[path] = tuple(fields[one] for one in way)
+        return found
+
+    def name_of(self, field_id: int, *, is_table: bool) -> str | None:
+        """Returns the path of a field, or of a table's column; None if it is gone."""
+        path = next((path for path, field in self.schema.walk() if field.id == field_id), None)
+        if path is None or not (is_table and self.key_columns):
+            return path
+        return self.key_columns[0] if path == "key" else path.partition(".")[2]
+
+    def moved(self, head: "Head", schema: "StructType", *, is_table: bool) -> Misfit | None:
+        """Returns which of these columns is another one in a version, or has another name there."""
+        if (now := Loaded.of(head)) is None:
+            return None
+        there = now.ids(schema, is_table=is_table)
+        for path, ids in self.ids(schema, is_table=is_table).items():
+            if ids == there.get(path):
+                continue
+            name = now.name_of(ids[-1], is_table=is_table)
+            given, stored = f"is called {path}", f"is called {name}"
+            if name is None:
+                given, stored = "is asked for", "is dropped"
+            return Misfit(path, given, stored, "load the source again")
+        return None
+
+
+def _misfit(
+    head: "Head", schema: "StructType", loaded: Loaded | None, *, is_table: bool
+) -> "tuple[Misfit | None, TableColumns | None]":
+    """Returns why these columns are not a version's, and the table that they show, if any."""
+    moved = None if loaded is None else loaded.moved(head, schema, is_table=is_table)
+    if moved is not None:
+        return moved, None
     try:
-        return table_of_read(_types_at(head), schema, is_table=is_table)
+        return None, table_of_read(types_at(head), schema, is_table=is_table)
     except UnfitColumnError as e:
-        misfit = e.misfit
-        since = _since(handle, schema, misfit, is_table=is_table)
+        return e.misfit, None
+
+
+def table_shown(
+    handle: "Handle", schema: "StructType", loaded: Loaded | None = None, *, is_table: bool
+) -> TableColumns | None:
+    """Does `table_of_read` for the newest version. A read may have been ``loaded`` before its log
+    evolved (S61): its columns may be too narrow for what was appended since, and their names those
+    of others. The message names the version; finding it takes a GET per step of a search.
+    """
+    misfit, table = _misfit(handle.tip.head, schema, loaded, is_table=is_table)
+    if misfit is None:
+        return table
+    since = _since(handle, schema, loaded, misfit, is_table=is_table)
     if since is None:
         raise InvalidInputError(
             f"{misfit}; or, if another log, or an older copy of it, is at {handle.store.url} since"
@@ -106,7 +176,14 @@ def table_shown(handle: "Handle", schema: "StructType", *, is_table: bool) -> Ta
     )
 
 
-def _since(handle: "Handle", schema: "StructType", misfit: Misfit, *, is_table: bool) -> str | None:
+def _since(
+    handle: "Handle",
+    schema: "StructType",
+    loaded: Loaded | None,
+    misfit: Misfit,
+    *,
+    is_table: bool,
+) -> str | None:
     """Returns the version since which a column does not fit; None if it never did."""
     from clog.storage.commit.tip import try_read
 
@@ -118,9 +195,8 @@ def _since(handle: "Handle", schema: "StructType", misfit: Misfit, *, is_table: 
         commit = tip if version == tip.version else try_read(handle.store, version)
         try:
             if commit is not None:
-                table_of_read(_types_at(commit.head), schema, is_table=is_table)
-        except UnfitColumnError as e:
-            return e.misfit if e.misfit.path == misfit.path else None
+                found, _ = _misfit(commit.head, schema, loaded, is_table=is_table)
+                return found if found is not None and found.path == misfit.path else None
         except InvalidInputError:
             pass
         return None
@@ -131,7 +207,7 @@ def _since(handle: "Handle", schema: "StructType", misfit: Misfit, *, is_table: 
         return None
     if first == misfit:
         return f"{low} or earlier"
-    # So it is at ``high`` and was not at ``low``: schemas only grow.
+    # So it is at ``high`` and was not at ``low``.
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if unfit(middle) == misfit else (middle, high)
@@ -139,19 +215,24 @@ def _since(handle: "Handle", schema: "StructType", misfit: Misfit, *, is_table: 
 
 
 def readable(
-    handle: "Handle", manifest: "Manifest", schema: "StructType", *, is_table: bool = False
+    handle: "Handle",
+    manifest: "Manifest",
+    schema: "StructType",
+    loaded: Loaded | None,
+    *,
+    is_table: bool = False,
 ) -> "tuple[Manifest, TableColumns | None]":
     """Returns a manifest for a read of these columns, and the table they show, if any. Its objects
     are read by the log's newest schema, which may have fields that the manifest's lacks; or by the
     manifest's own, if the columns are from before the newest. Raises if they fit neither.
     """
     try:
-        table = table_shown(handle, schema, is_table=is_table)
-    except InvalidInputError as e:
-        try:
-            return manifest, table_of_read(_types_at(manifest.head), schema, is_table=is_table)
-        except InvalidInputError:
-            raise e from None
+        table = table_shown(handle, schema, loaded, is_table=is_table)
+    except InvalidInputError:
+        misfit, table = _misfit(manifest.head, schema, loaded, is_table=is_table)
+        if misfit is None:
+            return manifest, table
+        raise
     log = replace(manifest.head.log, schema=handle.tip.head.log.schema)
     return replace(manifest, head=replace(manifest.head, log=log)), table
 

@@ -43,7 +43,7 @@ _FOREIGN = {
         "view=changes has both images of an update: leave it out",
     ),
     **dict.fromkeys(
-        ("ignoredeletes", "ignorechanges", "skipchangecommits", "mergeschema"),
+        ("ignoredeletes", "ignorechanges", "skipchangecommits"),
         (_DELTA, "it has no effect here: leave it out"),
     ),
 }
@@ -407,6 +407,12 @@ DEFINITIONS = (
         "key_columns",
     ),
     Option(
+        *("mergeSchema", "write", "false", _boolean),
+        "whether a write adds columns of the DataFrame, and fields in them, that a typed log lacks,"
+        " and widens numbers to its types; a column of a narrower type stays as it is",
+        "merge_schema",
+    ),
+    Option(
         *("config.<name>", "write", _NONE, None),
         "Kafka topic config for a log that the write creates, such as `config.cleanup.policy`",
     ),
@@ -603,6 +609,7 @@ class WriteOptions:
     fail_on_changed_batch: bool | None = None
     key_columns: tuple[str, ...] | None = None
     log_id: str | None = None
+    merge_schema: bool = False
 
 
 def texts_of(options: Mapping[str, object] | None) -> dict[str, str]:

@@ -443,7 +443,8 @@ def _check_typed(kind: DataType, field: "pa.Field", where: str) -> None:
     from clog.storage.types.conform import type_problem
 
     if problem := type_problem(arrow_type(kind), field.type, field.name):
-        raise InvalidInputError(f"{where} is typed, and cannot take this column: {problem}")
+        merges = "; mergeSchema=true adds it" if "is not in the log's schema" in problem else ""
+        raise InvalidInputError(f"{where} is typed, and cannot take this column: {problem}{merges}")
 
 
 def _check_once(schema: StructType, where: str) -> None:
@@ -568,8 +569,9 @@ def table_write(types: LogTypes, schema: StructType, where: str) -> TableColumns
         return table
     if "value" in {name.lower() for name in schema.names} and _are_records(schema.names):
         return None
+    merges = "; mergeSchema=true adds it" if "is not in the log's schema" in problem else ""
     raise InvalidInputError(
-        f"{where} is a table with the key columns {', '.join(table.key)}: {problem}"
+        f"{where} is a table with the key columns {', '.join(table.key)}: {problem}{merges}"
     )
 
 
@@ -591,16 +593,20 @@ def new_types(schema: StructType, key_columns: Sequence[str]) -> LogTypes:
     null: Spark declares literals and counts as not nullable, and nobody can tell that from a
     user's declaration.
     """
-    import pyarrow as pa
-
     own = spellings(tuple(schema.names))  # As always in Spark, case does not matter.
     key = tuple(own.get(name) or own.get(folded(name), name) for name in key_columns)
-    fields = [pa.field(f.name, arrow_type(_nullable(f.dataType))) for f in schema]
     try:
-        types = rows.schema_of_rows(pa.schema(fields), key)
+        types = rows.schema_of_rows(nullable_schema(schema), key)
     except InvalidInputError as e:
         raise OptionError(f'option "keyColumns": {e}') from None
     return LogTypes(types, key)
+
+
+def nullable_schema(schema: StructType) -> "pa.Schema":
+    """Returns the columns of a DataFrame as a log may get them: each may be null."""
+    import pyarrow as pa
+
+    return pa.schema([pa.field(f.name, arrow_type(_nullable(f.dataType))) for f in schema])
 
 
 def _nullable(kind: DataType) -> DataType:

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from clog.state.cache import Change, Uncommitted
 from clog.state.local_file import Row
 from clog.state.table import POLL_MS, Follower, Refreshed
-from clog.storage.commit.appends import check_floats
+from clog.storage.commit.appends import check_columns
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig, order_text
 from clog.storage.env import Clock, Ids, Shared, SystemClock, SystemIds, dataclass, register
@@ -229,7 +229,7 @@ def _send(
 ) -> Sent:
     """Adds all changes to a transaction, and returns what was sent; aborts it on an error."""
     try:
-        check_floats(changes.codec.schema, handle.tip.head, url=handle.store.url)
+        check_columns(changes.codec.schema, handle.tip.head, url=handle.store.url)
         for source, offsets in read.items():
             transaction.positions(source, offsets, missed_deletes=missed_deletes)
             check_reachable(source, offsets)

@@ -66,6 +66,7 @@ from clog.storage.format.commits import (
 )
 from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import (
+    COLUMNS_BY_ID,
     FEATURES,
     GIVEN_OFFSETS,
     NO_FEATURES,
@@ -94,7 +95,7 @@ from clog.storage.read.scan import by_partition, partitions_named
 from clog.storage.store.contract import Store, StoredObject, is_temporary
 from clog.storage.store.opening import LOG_FOLDER
 from clog.storage.types.columns import schema_of
-from clog.storage.types.evolve import evolved, fields_from_words
+from clog.storage.types.evolve import Changes, evolved, fields_from_words
 from clog.storage.types.names import names_problem
 from clog.storage.types.rows import KEY_COLUMNS, schema_of_rows
 from clog.storage.view_formats import FORMATS
@@ -186,27 +187,37 @@ def _check_times(manifest: Manifest, settings: LogConfig, *, now_ms: int) -> Non
         )
 
 
-def evolve(
-    handle: Handle,
-    add: Mapping[str, pa.DataType],
-    widen: Mapping[str, pa.DataType],
-    relax: Iterable[str],
-) -> LogSchema | None:
+def evolve(handle: Handle, changes: Changes) -> LogSchema | None:
     """Derives the next schema of a typed log from the newest one (S61); see `Log.evolve`."""
-    relaxed = [relax] if isinstance(relax, str) else list(relax)
-    url = handle.store.url
-
-    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
-        before = tip.head.log.schema
-        after = evolved(before, add=add, widen=widen, relax=relaxed, url=url)
-        config = LogConfig.from_overrides(tip.head.config)
-        _check_columns(tip, after, config)
-        _check_views(handle, tip, after, config)
-        return Edit(schema=after)
-
     handle.refresh()
-    handle.commit(prepare, operation="evolve")
+    handle.commit(lambda tip, _: _evolution(handle, tip, changes), operation="evolve")
     return handle.tip.head.log.schema
+
+
+def evolution(handle: Handle, changes: Changes) -> LogSchema | None:
+    """Returns the schema that `evolve` would give the log now; raises what it would raise."""
+    return _evolution(handle, handle.refresh(), changes).schema
+
+
+def _evolution(handle: Handle, tip: Commit, changes: Changes) -> Edit:
+    head = tip.head
+    before = LogConfig.from_overrides(head.config).table_key_columns
+    by_id = changes.need_ids or COLUMNS_BY_ID in head.log.features
+    after, names = evolved(head.log.schema, before, changes, by_id=by_id, url=handle.store.url)
+    edit = Edit(schema=after, features=_BY_ID if changes.need_ids else None)
+    if names != before:
+        edit = replace(edit, config={**head.config, KEY_COLUMNS: ",".join(names)})
+    if changes.drop:  # Rewritten records become smaller, but active segments keep their size.
+        edit = replace(edit, seal=_sealing(handle, head, range(head.log.partitions)))
+    config = LogConfig.from_overrides(head.config if edit.config is None else edit.config)
+    if config.table_key_columns != names:
+        raise InvalidInputError(
+            f"a column of the key cannot be called {names}: names in {KEY_COLUMNS} have no"
+            " comma, and no space around them; nothing was changed"
+        )
+    _check_columns(tip, after, config)
+    _check_views(handle, tip, after, config)
+    return edit
 
 
 def _check_columns(tip: Commit, schema: LogSchema | None, config: LogConfig) -> None:
@@ -425,13 +436,8 @@ def roll(handle: Handle, partition: int | None) -> list[int]:
     wanted = partitions_named(handle.refresh().head, partition, url=handle.store.url)
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
-        config = LogConfig.from_overrides(tip.head.config)
-        filled = [p for p in wanted if tip.head.partitions.chunks[p]]
-        if not filled:
-            return NothingToCommit()
-        return Edit(
-            seal=tuple((p, new_jitter_ms(config, uniform=handle.ids.uniform)) for p in filled)
-        )
+        seal = _sealing(handle, tip.head, wanted)
+        return Edit(seal=seal) if seal else NothingToCommit()
 
     commit = handle.commit(prepare, operation="roll")
     if isinstance(commit, NothingToCommit):
@@ -439,10 +445,18 @@ def roll(handle: Handle, partition: int | None) -> list[int]:
     return [p for p, _ in edit_of(handle.store, commit.record).seal]
 
 
+def _sealing(handle: Handle, head: Head, wanted: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Returns the part of an edit that seals those active segments that are not empty."""
+    config = LogConfig.from_overrides(head.config)
+    filled = [p for p in wanted if head.partitions.chunks[p]]
+    return tuple((p, new_jitter_ms(config, uniform=handle.ids.uniform)) for p in filled)
+
+
 PARTITIONS_MAX = 10_000
 """Tested limit: heads and commits hold columns over the partitions."""
 PARTITIONS_DEFAULT = 4
 _ORDERED = lists_of([FEATURES[ORDER_VALUES]])
+_BY_ID = lists_of([FEATURES[COLUMNS_BY_ID]])
 
 
 @dataclass(frozen=True, slots=True)

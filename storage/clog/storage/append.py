@@ -18,9 +18,9 @@ from clog.storage.commit.appends import (
     Appended,
     AppendRequest,
     Duplicate,
+    OtherColumnsError,
     OtherRecordsError,
     Proposed,
-    WiderFloatsError,
     Writer,
     checked_offsets,
     find_duplicate,
@@ -36,6 +36,7 @@ from clog.storage.format.chunks import Chunk
 from clog.storage.format.commits import Commit, Head, edit_of, read_commit
 from clog.storage.format.log_info import LogSchema
 from clog.storage.format.transactions import WriterEntry
+from clog.storage.format.writers import find_writer
 from clog.storage.keys.hashing import partitions_for
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.objects.orders import rows_without_order
@@ -47,23 +48,26 @@ from clog.storage.types.columns import OFFSET, rows_of
 
 def producer_of(producer: tuple[str, int], records: pa.Table, *, has_times: bool) -> Writer:
     """Returns the writer that ``producer`` names; ``has_times``: timestamps are content."""
-    try:
-        writer_id, sequence = producer
-    except (TypeError, ValueError):
-        writer_id, sequence = None, None
-    if (
-        not (isinstance(writer_id, str) and writer_id and _is_text(writer_id))
-        or type(sequence) is not int
-        or not 0 <= sequence <= SEQUENCE_MAX
-    ):
+    if not is_producer(producer):
         raise InvalidInputError(
             f"producer={producer!r} is not (id, sequence); give a non-empty text and an integer"
             " from 0 to 2^63 - 1"
         )
+    writer_id, sequence = producer
     content = ContentHash()
     for batch in records.to_batches():
         content.update(batch if has_times else batch.drop_columns(["timestamp"]))
     return Writer(writer_id, "producer", sequence, content=content.hexdigest())
+
+
+def is_producer(given: Any) -> bool:
+    """Returns whether this is a producer's (id, sequence)."""
+    try:
+        writer_id, sequence = given
+    except (TypeError, ValueError):
+        return False
+    is_id = isinstance(writer_id, str) and bool(writer_id) and _is_text(writer_id)
+    return is_id and type(sequence) is int and 0 <= sequence <= SEQUENCE_MAX
 
 
 def _is_text(text: str) -> bool:
@@ -108,7 +112,12 @@ def append(
             " lost reply would leave it unknown whether they were appended; nothing was appended"
         )
     data = loaded(data)
-    records, has_times, schema = records_of(handle, data)
+    try:
+        records, has_times, schema = records_of(handle, data)
+    except InvalidInputError:
+        if (entry := _repeated_entry(handle, data, producer, offsets)) is None:
+            raise
+        return _first_result(handle.store, Duplicate(entry))
     if records.num_rows == 0:
         return AppendResult(handle.tip.version)
     url = handle.store.url
@@ -123,7 +132,7 @@ def append(
         objects = put_records(handle, records, parts, schema, offsets=given)
         try:
             return append_objects(handle, objects, writer)
-        except WiderFloatsError:
+        except OtherColumnsError:
             discard(handle.store, objects)
     except OtherRecordsError as e:
         assert producer is not None, "only producers repeat"
@@ -136,6 +145,27 @@ def append(
 def _named(records: pa.Table, given: _Partitions | None) -> pa.Table:
     """Returns what a producer's hash is of."""
     return records if given is None else records.append_column(OFFSET, to_arrow(given))
+
+
+def _repeated_entry(
+    handle: Handle,
+    data: Appendable,
+    producer: tuple[str, int] | None,
+    offsets: Sequence[int] | _Partitions | None,
+) -> WriterEntry | None:
+    """Returns the entry of a producer's last sequence if these are its records, though they do not
+    fit the log any more, which has evolved; None if they are not.
+    """
+    if producer is None or not is_producer(producer):
+        return None
+    pages, (name, sequence) = handle.writer_pages, producer
+    entry = handle.with_pages(
+        handle.tip, lambda tip: find_writer(pages, tip.head, "producer", name)
+    )
+    if entry is None or entry.sequence != sequence:
+        return None
+    given = None if offsets is None else np.asarray(offsets, np.int64)
+    return entry if _repeats(handle, data, producer, given, entry) else None
 
 
 def _repeats(

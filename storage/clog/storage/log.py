@@ -43,6 +43,7 @@ from clog.storage.store import store_at
 from clog.storage.store.contract import Store
 from clog.storage.store.opening import Reach
 from clog.storage.types.columns import Records, arrow_schema, html
+from clog.storage.types.evolve import Changes
 
 if TYPE_CHECKING:
     from clog.storage.cuts import Cut
@@ -519,7 +520,6 @@ class Log(HasTable):
         """Forgets the reader ``name`` and its position, if there is one.
 
         >>> log = Log.create("memory://help-of-forget-reader", 1)
-        >>> _ = log.append([{"key": "alice", "value": "1"}])
         >>> log.forget_reader("billing")
         """
         self._handle.recent()  # Raises if another log has taken this one's place.
@@ -564,7 +564,6 @@ class Log(HasTable):
         records are undecided or other logs wait for it; one request.
 
         >>> log = Log.create("memory://help-of-transactions", 1)
-        >>> _ = log.append([{"key": "alice", "value": "1"}])
         >>> log.transactions()
         []
         """
@@ -599,7 +598,6 @@ class Log(HasTable):
         outcome, delete horizon in ms since 1970, or None until a pass has set it).
 
         >>> log = Log.create("memory://help-of-markers", 1)
-        >>> _ = log.append([{"key": "alice", "value": "1"}])
         >>> log.markers(0)
         []
 
@@ -626,7 +624,6 @@ class Log(HasTable):
         that requests of the former process cannot change them later.
 
         >>> log = Log.create("memory://help-of-positions", 1)
-        >>> _ = log.append([{"key": "alice", "value": "1"}])
         >>> with log.transaction("load-7") as work:
         ...     work.positions("kafka:c/t", {0: 42})
         >>> log.positions("load-7")
@@ -678,7 +675,7 @@ class Log(HasTable):
         return administration.delete_records(self._handle, before)
 
     def delete(self, keys: Iterable[Any]) -> AppendResult:
-        """Deletes keys, by one append of tombstones: records of these keys with a null value.
+        """Deletes keys by one append of tombstones.
 
         >>> log = Log.create("memory://help-of-delete", key="id", like=[{"id": 1, "n": 2}])
         >>> _ = log.append([{"id": 1, "n": 2}])
@@ -734,7 +731,6 @@ class Log(HasTable):
         appends, reads and passes that begin later.
 
         >>> log = Log.create("memory://help-of-alter", 1)
-        >>> _ = log.append([{"key": "alice", "value": "1"}])
         >>> log.alter({"segment.ms": "1h"})["segment.ms"]
         '3600000'
 
@@ -748,24 +744,29 @@ class Log(HasTable):
         add: Mapping[str, pa.DataType] = {},
         widen: Mapping[str, pa.DataType] = {},
         relax: Iterable[str] = (),
+        *,
+        rename: Mapping[str, str] = {},
+        drop: Iterable[str] = (),
     ) -> pa.Schema:
         """Changes the schema of a typed log and returns it. All records are read with it from then
         on.
 
         >>> log = Log.create("memory://help-of-evolve", key="id", like=[{"id": 1, "n": 2}])
-        >>> log.evolve(add={"value.note": pa.string()}).field("value").type
-        StructType(struct<n: int64, note: string>)
+        >>> log.evolve(add={"note": pa.string()}, rename={"n": "count"}).field("value").type
+        StructType(struct<count: int64, note: string>)
 
         Args:
-            add: new nullable fields, by path: ``{"value.note": pa.string()}``.
+            add: new nullable fields, by path, ``value.note``, or column: ``{"note": pa.string()}``.
             widen: wider types of the same kind: integers, floats, decimals.
             relax: fields that were NOT NULL and become nullable.
+            rename: new names of fields, by path.
+            drop: fields of the value; a new one of that name has none of their values.
 
         Raises:
-            InvalidInputError: any other change, or a field that already exists or does not exist;
-                nothing is changed.
+            InvalidInputError: any other change, or no such field; nothing is changed.
         """
-        return arrow_schema(administration.evolve(self._handle, add, widen, relax))
+        given = Changes.given(add, widen, relax, rename, drop)
+        return arrow_schema(administration.evolve(self._handle, given))
 
     def upgrade(self, features: Iterable[str] = ()) -> list[FeatureState]:
         """Adds features of the format, and what each log has but an older one lacks, in one commit

@@ -208,7 +208,7 @@ class Log:
                 rows = stored[chunk.object.path] = objects.read_object(
                     self.folder, chunk.object, state.schema
                 )
-                objects.check_statistics(chunk, rows, state.schema)
+                objects.check_statistics(chunk, rows)
                 objects.check_index(self.folder, chunk.object, rows, state.log["seed"])
                 objects.dead_rows(self.folder, chunk)
             if partition.covered:

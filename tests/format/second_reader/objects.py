@@ -52,6 +52,7 @@ class Rows:
     timestamps: list[int]
     offsets: list[int] | None
     horizons: list[int | None]
+    value_sizes: list[int]
 
 
 def read_object(folder: Folder, described: DataObject, schema: Schema) -> Rows:
@@ -186,8 +187,8 @@ def _rows(table: pa.Table, described: DataObject, schema: Schema) -> Rows:
     }
     need({"key", "value", "timestamp"} <= set(stored), "5.1", "a column is missing")
     with_ids = schema is not PLAIN or any(map(has_id, table.schema))
-    check_column(stored["key"], schema.key, ids=with_ids)
-    check_column(stored["value"], schema.value, ids=with_ids)
+    for field in (schema.key, schema.value):
+        check_column(stored[field.name], field, ids=with_ids, last=schema.last_field_id)
     if with_ids:
         check_ids(stored)
     need(stored["timestamp"].type == pa.timestamp("us", "UTC"), "5.1", "timestamps of another type")
@@ -212,7 +213,27 @@ def _rows(table: pa.Table, described: DataObject, schema: Schema) -> Rows:
         if described.dense
         else [integer(each, "5.2") for each in _integers(arrays, "offset") or []],
         [None if each is None or each < 0 else each for each in horizons],
+        [value_size(each, arrays["value"].type) for each in _plain(arrays["value"])],
     )
+
+
+def _plain(array: pa.Array) -> list[Any]:
+    """Python values as they are stored; of what has a fixed size, only whether it is null."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        parts = [_plain(array.field(i)) for i in range(kind.num_fields)]
+        names, valid = [each.name for each in kind], array.is_valid().to_pylist()
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]
+        return [row if ok else None for row, ok in zip(rows, valid, strict=True)]
+    if pa.types.is_map(kind) or pa.types.is_list(kind):
+        inner = _plain(array.values) if pa.types.is_list(kind) else []
+        if pa.types.is_map(kind):
+            inner = list(zip(_plain(array.keys), _plain(array.items), strict=True))
+        ends, valid = array.offsets.to_pylist(), array.is_valid().to_pylist()
+        return [inner[ends[i] : ends[i + 1]] if valid[i] else None for i in range(len(array))]
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return list(array.to_pylist())
+    return [0 if ok else None for ok in array.is_valid().to_pylist()]
 
 
 def check_ids(stored: dict[str, pa.Field]) -> None:
@@ -316,14 +337,14 @@ def records(chunk: Chunk, rows: Rows, dead: set[int]) -> list[Record]:
     return found
 
 
-def check_statistics(chunk: Chunk, rows: Rows, schema: Schema) -> None:
+def check_statistics(chunk: Chunk, rows: Rows) -> None:
     """Refuses a chunk whose statistics are not those of its rows (§3.3)."""
     span = range(chunk.row, chunk.row + chunk.rows)
     size = 12 * chunk.rows
     for i in span:
         pairs = rows.headers[i] or []
         key = rows.key_bytes[i]
-        size += len(key or b"") + value_size(rows.values[i], schema.value)
+        size += len(key or b"") + rows.value_sizes[i]
         size += sum(len((name or "").encode()) + len(value or b"") for name, value in pairs)
     need(size == chunk.bytes, "3.3", f"a chunk has {size} bytes instead of {chunk.bytes}")
     times = [chunk.append_time_ms] * 2

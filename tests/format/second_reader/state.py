@@ -29,6 +29,7 @@ HEAD_COLUMNS = "start end base bytes chunks first_ms created_ms jitter_ms change
 KNOWN = {
     *("dead-rows", "typed-columns", "typed-keys", "undecided-records", "given-offsets"),
     "table-columns",
+    "columns-by-id",
     "order-values",
 }
 Name = tuple[str, str, int, int]
@@ -195,7 +196,7 @@ class State:
         """The log's next schema (§12)."""
         need("typed-columns" in self.features, "12", "a schema in a log without typed columns")
         schema = parse_schema(body)
-        check_evolution(self.schema, schema)
+        check_evolution(self.schema, schema, by_id="columns-by-id" in self.features)
         self.schema = schema
         self.log["schema"] = body
 

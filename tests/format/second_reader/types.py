@@ -42,6 +42,11 @@ class Field:
     fields: tuple[Field, ...]
     column: str | None = None
 
+    @property
+    def stored(self) -> str:
+        """Its name in objects."""
+        return self.column or self.name
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -148,7 +153,13 @@ def _field(body: Any, depth: int, in_key: bool = False) -> Field:
     names = [each.name for each in fields]
     need(len(set(names)) == len(names), "12.1", f"names repeat in {name}")
     column = body.get("column")
-    need(column is None or isinstance(column, str), "22", "a column's name is no text")
+    need(
+        column is None or (isinstance(column, str) and "." not in column),
+        "12.1",
+        f"no column: {column!r}",
+    )
+    stored = [each.stored for each in fields]
+    need(len(set(stored)) == len(stored), "12.1", f"columns repeat in {name}")
     field = Field(name, integer(body.get("id"), "12.1", 1), kind, required, fields, column)
     if kind == "struct":
         need(len(fields) > 0, "12.1", "an empty struct")
@@ -202,23 +213,34 @@ def _parametric(kind: str) -> pa.DataType:
     return pa.time32("ms") if found[2] == "ms" else pa.time64(found[2])
 
 
-def check_evolution(old: Schema, new: Schema) -> None:
-    """Refuses a schema that is not the next one of another (§12.4)."""
+def check_evolution(old: Schema, new: Schema, *, by_id: bool) -> None:
+    """Refuses a schema that is not the next one of another (§12.4); `by_id`: with the feature
+    ``columns-by-id``.
+    """
     need(new.id == old.id + 1, "12.1", "schema ids are not consecutive")
     need(new.last_field_id >= old.last_field_id, "12.1", "last_field_id falls")
     need((old.is_table, old.key.column) == (new.is_table, new.key.column), "22", "another layout")
-    _check_change(old.key, new.key, old.last_field_id, grows=False)
-    _check_change(old.value, new.value, old.last_field_id, grows=True)
+    _check_change(old.key, new.key, old.last_field_id, grows=False, by_id=by_id)
+    _check_change(old.value, new.value, old.last_field_id, grows=True, by_id=by_id)
 
 
-def _check_change(old: Field, new: Field, last: int, grows: bool) -> None:
-    need((old.name, old.id) == (new.name, new.id), "12.4", f"another field in place of {old.name}")
+def _check_change(old: Field, new: Field, last: int, grows: bool, by_id: bool) -> None:
+    need(old.id == new.id, "12.4", f"another field in place of {old.name}")
+    need(by_id or old.name == new.name, "12.4", f"{old.name} gets another name")
+    need(old.stored == new.stored, "12.4", f"{old.name} gets another column")
     need(widens(old.type, new.type), "12.4", f"{old.type} does not become {new.type}")
     need(old.required or not new.required, "12.4", f"{new.name} becomes required")
-    need(len(new.fields) >= len(old.fields), "12.4", f"fields of {new.name} are lost")
-    for before, after in zip(old.fields, new.fields, strict=False):
-        _check_change(before, after, last, grows)
-    added = new.fields[len(old.fields) :]
+    ids = {each.id for each in new.fields}
+    left = [each for each in old.fields if each.id in ids]
+    need(
+        len(left) == len(old.fields) or (by_id and grows),
+        "12.4",
+        f"fields of {new.name} are lost",
+    )
+    same, added = new.fields[: len(left)], new.fields[len(left) :]
+    need([each.id for each in left] == [each.id for each in same], "12.4", "another order")
+    for before, after in zip(left, same, strict=True):
+        _check_change(before, after, last, grows, by_id)
     need(not added or (grows and new.type == "struct"), "12.4", f"{new.name} may get no fields")
     for field in added:
         need(not field.required, "12.4", f"the new field {field.name} is required")
@@ -254,29 +276,39 @@ def check_id(stored: pa.Field, number: int) -> None:
     need(own == number, "12.2", f"column {stored.name} has the field id {own}, not {number}")
 
 
-def check_column(stored: pa.Field, field: Field, *, ids: bool) -> None:
-    """Refuses a column whose type neither this field nor an earlier form of it can have (§12.2)."""
+def id_of(stored: pa.Field) -> int:
+    """The id of a stored field; −1 if it has none."""
+    return int((stored.metadata or {}).get(b"PARQUET:field_id", -1))
+
+
+def check_column(stored: pa.Field, field: Field, *, ids: bool, last: int) -> None:
+    """Refuses a column whose type neither this field nor an earlier form of it can have (§12.2);
+    `last` is the schema's last field id.
+    """
     if ids:
         check_id(stored, field.id)
     kind = stored.type
     parts: list[pa.Field] | None = []
+    children = list(field.fields)
     if field.type == "map":
         parts = [kind.key_field, kind.item_field] if pa.types.is_map(kind) else None
     elif field.type == "list":
         parts = [kind.value_field] if pa.types.is_list(kind) else None
     elif field.type == "struct":
-        parts = list(kind) if pa.types.is_struct(kind) else None
-        need(
-            parts is not None
-            and [each.name for each in parts] == [each.name for each in field.fields][: len(parts)],
-            "12.2",
-            f"column {stored.name} has other fields",
-        )
+        need(pa.types.is_struct(kind), "12.2", f"column {stored.name} is no struct")
+        own = {each.id: each for each in field.fields}
+        need(all(id_of(each) <= last for each in kind), "12.2", "a field of no schema so far")
+        parts = [each for each in kind if id_of(each) in own]
+        children = [own[id_of(each)] for each in parts]
+        columns = [each.stored for each in children]
+        need([each.name for each in parts] == columns, "12.4", "fields under other names")
+        missing = set(own) - {id_of(each) for each in kind}
+        need(not any(own[each].required for each in missing), "12.2", "a required field is missing")
     elif kind not in _earlier_types(field):
         parts = None
     need(parts is not None, "12.2", f"column {stored.name} is {kind}, not {field.type}")
-    for part, child in zip(parts or [], field.fields, strict=False):
-        check_column(part, child, ids=ids)
+    for part, child in zip(parts or [], children, strict=False):
+        check_column(part, child, ids=ids, last=last)
 
 
 def _earlier_types(field: Field) -> list[pa.DataType]:
@@ -296,10 +328,10 @@ def values(array: pa.Array, field: Field, *, raw: bool = False) -> list[Any]:
     integers.
     """
     if field.type == "struct":
-        parts = {name: array.field(name) for name in (each.name for each in array.type)}
+        parts = {id_of(each): array.field(i) for i, each in enumerate(array.type)}
         lists = {
-            each.name: values(parts[each.name], each, raw=raw)
-            if each.name in parts
+            each.name: values(parts[each.id], each, raw=raw)
+            if each.id in parts
             else [None] * len(array)
             for each in field.fields
         }
@@ -352,18 +384,18 @@ def canonical(value: Any, field: Field, *, inside: bool = False) -> bytes:
     return raw
 
 
-def value_size(value: Any, field: Field) -> int:
-    """How many bytes a value counts in the size of a record (§12.2)."""
+def value_size(value: Any, kind: pa.DataType) -> int:
+    """How many bytes a value counts in the size of a record, as it is stored (§12.2)."""
     if value is None:
         return 0
-    if field.type == "struct":
-        return sum(value_size(value[each.name], each) for each in field.fields)
-    if field.type == "list":
-        return sum(value_size(each, field.fields[0]) for each in value)
-    if field.type == "map":
-        return sum(
-            value_size(k, field.fields[0]) + value_size(v, field.fields[1]) for k, v in value
-        )
-    if field.type in ("string", "binary") or field.type.startswith("fixed"):
+    if pa.types.is_struct(kind):
+        return sum(value_size(value[each.name], each.type) for each in kind)
+    if pa.types.is_map(kind):
+        return sum(value_size(k, kind.key_type) + value_size(v, kind.item_type) for k, v in value)
+    if pa.types.is_list(kind):
+        return sum(value_size(each, kind.value_type) for each in value)
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return len(value.encode() if isinstance(value, str) else value)
-    return 16 if field.type.startswith("decimal") else 8
+    if pa.types.is_fixed_size_binary(kind):
+        return int(kind.byte_width)
+    return 16 if pa.types.is_decimal(kind) else 8

@@ -278,7 +278,10 @@ def test_alter_evolves_to_a_schema(cli, url, log, schema_file):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda w: w["value"].pop("x"), "x cannot be removed"),
+        (
+            lambda w: w["value"].pop("x"),
+            "and x is missing here; to drop or rename it, say so: clog alter --drop value.x",
+        ),
         (lambda w: w["value"].update(x="float64 not null"), "cannot become NOT NULL"),
         (lambda w: w["value"].update(new="int8 not null"), "but added fields must be nullable"),
         (lambda w: w["value"].update(n="string"), "cannot become string"),
@@ -293,6 +296,39 @@ def test_what_no_evolution_does_is_refused(cli, url, log, schema_file, change, m
     refused = cli("alter", url, "--schema", schema_file, code=1)
     assert message in " ".join(refused.stderr.split())
     assert Log.open(url).version == log.version
+
+
+def test_alter_renames_and_drops_and_shows_it_before(cli, tmp_path):
+    """With a schema in the same commit; a dry run shows both schemas, and changes nothing."""
+    url = str(tmp_path / "trips")
+    row = {"id": 1, "minutes": 5, "note": "a", "s": {"x": 1}}
+    log = Log.create(url, 1, key="id", like=[row])
+    log.append([row])
+    wanted = {"key": "int64 not null", "value": {"duration": "int64", "s": {"y": "int64"}}}
+    (tmp_path / "to.json").write_text(
+        json.dumps(wanted | {"value": {**wanted["value"], "z": "string"}})
+    )
+    changes = ["--rename", "minutes=duration", "--rename", "value.s.x=y", "--drop", "note"]
+    changes += ["--rename", "id=nr", "--schema", tmp_path / "to.json"]
+    shown = cli("alter", url, *changes, "--dry-run").stdout.splitlines()
+    assert [" ".join(line.split()) for line in shown] == [
+        "key int64 not null key int64 not null",
+        "value struct value struct",
+        "~ value.minutes int64 value.duration int64",
+        "- value.note string",
+        "value.s struct value.s struct",
+        "~ value.s.x int64 value.s.y int64",
+        "+ value.z string",
+    ]
+    assert log.version == 1
+    assert cli.json("alter", url, *changes, "-n")["before"]["value"]["minutes"] == "int64"
+    done = cli.json("alter", url, *changes)
+    assert done["evolved"]["drop"] == ["note"]
+    assert done["evolved"]["add"] == ["value.z"]
+    assert log.version == 2
+    assert log.table().to_pylist() == [{"nr": 1, "duration": 5, "s": {"y": 1}, "z": None}]
+    refused = cli("alter", url, "--drop", "duration", "-c", "segment.ms=1h", "-n", code=2)
+    assert "only these" in refused.stderr
 
 
 def test_a_file_that_is_no_json_is_told(cli, url, tmp_path):

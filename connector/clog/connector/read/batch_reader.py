@@ -8,6 +8,7 @@ DataFrame find it, and returns wrong rows without an error (SPARK-58551). Option
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from clog.connector.opened_logs import (
+    Loaded,
     check_log_id,
     opened_if_typed,
     readable,
     table_shown,
+    types_at,
     types_of,
 )
 from clog.connector.options import ReadOptions
@@ -41,7 +44,7 @@ from clog.connector.schema import (
     shallow_iterator,
 )
 from clog.storage.env import dataclass
-from clog.storage.errors import InvalidInputError, OptionError
+from clog.storage.errors import InvalidInputError, OptionError, VersionExpiredError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,13 +58,16 @@ if TYPE_CHECKING:
 class ClogReader(DataSourceReader):
     """Reads records or the table view, in Arrow batches."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(
+        self, options: ReadOptions, schema: StructType, loaded: Loaded | None = None
+    ) -> None:
         check_batch(options)
         self._handle = opened_if_typed(options, schema)
         if self._handle is not None:
-            BatchRead.of(self._handle, options, schema)
+            BatchRead.of(self._handle, options, schema, loaded)
         self._options = options
         self._schema = schema
+        self._loaded = loaded
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state that tasks need, which open nothing."""
@@ -70,7 +76,7 @@ class ClogReader(DataSourceReader):
     @shallow
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the plan, at the newest version."""
-        read = BatchRead.of(self._opened(), self._options, self._schema)
+        read = BatchRead.of(self._opened(), self._options, self._schema, self._loaded)
         check_log_id(read.handle, self._options.log_id)
         return read.partitions()
 
@@ -94,6 +100,42 @@ class ClogReader(DataSourceReader):
         return Log.open(self._options.location.store()).handle
 
 
+def is_pinned(options: ReadOptions) -> bool:
+    """Returns whether a read names a version, whose columns may be those of an earlier schema."""
+    return {options.as_of_version, options.as_of_ms, options.as_of_cut} != {None}
+
+
+def pinned(handle: "Handle", options: ReadOptions) -> "Manifest":
+    """Returns the manifest at the version that a read names."""
+    from clog.storage.commit.versions import version_asked
+
+    if options.as_of_cut is not None:
+        from clog.storage.cuts import cut_named, manifest_of
+
+        return manifest_of(handle, cut_named(handle, *options.as_of_cut))
+    asked = options.as_of_version, options.as_of_ms
+    return handle.manifest_at(version_asked(handle.store, handle.tip, *asked))
+
+
+def columns_of(handle: "Handle | None", options: ReadOptions) -> tuple[StructType, Loaded | None]:
+    """Returns the columns of a read without ``.schema(…)``, and what their names mean: those of
+    the version that it names, else of the newest one.
+    """
+    head = None if handle is None else handle.tip.head
+    evolved = head is not None and head.log.schema is not None and head.log.schema.id > 0
+    if handle is not None and evolved and is_pinned(options):
+        with suppress(VersionExpiredError, InvalidInputError):  # The reader raises it.
+            head = pinned(handle, options).head
+    types = None if head is None else types_at(head)
+    schema = asked_schema(
+        types,
+        options.columns,
+        include_headers=options.include_headers,
+        is_table=options.is_table,
+    )
+    return schema, None if head is None else Loaded.of(head)
+
+
 @dataclass(frozen=True, slots=True)
 class BatchRead:
     """A batch read of a log, with checked columns; ``table`` is set if rows of the table are shown
@@ -104,21 +146,25 @@ class BatchRead:
     options: ReadOptions
     schema: StructType
     table: TableColumns | None
+    loaded: Loaded | None = None
 
     @classmethod
     def of(
-        cls, handle: "Handle", options: ReadOptions, schema: StructType | None = None
+        cls,
+        handle: "Handle",
+        options: ReadOptions,
+        schema: StructType | None = None,
+        loaded: Loaded | None = None,
     ) -> "BatchRead":
-        """Returns the read with these options; ``schema`` is the user's, None for all columns."""
-        types, is_table = types_of(handle), options.view == "table"
+        """Returns the read with these options; ``schema`` is the user's, or that which was
+        ``loaded``, None for all columns.
+        """
+        is_table = options.view == "table"
         if schema is None:
-            headers = options.include_headers
-            schema = asked_schema(
-                types, options.columns, include_headers=headers, is_table=is_table
-            )
-        read = cls(handle, of_the_logs_keys(handle, options), schema, None)
+            schema, loaded = columns_of(handle, options)
+        read = cls(handle, of_the_logs_keys(handle, options), schema, None, loaded)
         try:
-            table = table_shown(handle, schema, is_table=is_table)
+            table = table_shown(handle, schema, loaded, is_table=is_table)
         except InvalidInputError:
             if not read.is_pinned:
                 raise
@@ -128,8 +174,7 @@ class BatchRead:
     @property
     def is_pinned(self) -> bool:
         """Whether a version is named, whose columns may be those of an earlier schema."""
-        options = self.options
-        return {options.as_of_version, options.as_of_ms, options.as_of_cut} != {None}
+        return is_pinned(self.options)
 
     def manifest(self) -> "Manifest":
         """Returns the manifest at the version that is shown."""
@@ -137,17 +182,8 @@ class BatchRead:
 
     def _pinned(self) -> "tuple[Manifest, TableColumns | None]":
         """Returns the manifest at a named version, to be read for these columns, and the table."""
-        from clog.storage.commit.versions import version_asked
-
-        handle, cut = self.handle, self.options.as_of_cut
-        if cut is not None:
-            from clog.storage.cuts import cut_named, manifest_of
-
-            manifest = manifest_of(handle, cut_named(handle, *cut))
-        else:
-            asked = self.options.as_of_version, self.options.as_of_ms
-            manifest = handle.manifest_at(version_asked(handle.store, handle.tip, *asked))
-        return readable(handle, manifest, self.schema, is_table=self.options.view == "table")
+        manifest, is_table = pinned(self.handle, self.options), self.options.view == "table"
+        return readable(self.handle, manifest, self.schema, self.loaded, is_table=is_table)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the tasks."""

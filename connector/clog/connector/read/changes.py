@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from clog.connector.opened_logs import (
+    Loaded,
     check_log_id,
     opened_if_typed,
     readable,
@@ -55,13 +56,15 @@ if TYPE_CHECKING:
 class ChangesReader(DataSourceReader):
     """Reads the changes between two versions, in Arrow batches; planned once."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(
+        self, options: ReadOptions, schema: StructType, loaded: Loaded | None = None
+    ) -> None:
         if options.changes is None or options.changes.since is None:
             raise OptionError(
                 'a batch read of view "changes" starts with "startingVersion" or'
                 ' "startingTimestamp"; view "table" shows all rows of a version'
             )
-        self._options, self._schema = options, schema
+        self._options, self._schema, self._loaded = options, schema, loaded
         opened_if_typed(options, without_changes(schema))
 
     @shallow
@@ -85,7 +88,8 @@ class ChangesReader(DataSourceReader):
         # What was deleted since then is not shown (S36, S81).
         starts = zip(after.head.partitions.start, handle.tip.head.partitions.start, strict=True)
         hidden = [(then, max(then, now)) for then, now in starts]
-        return planned_changes(handle, before, after, options, self._schema, hidden=hidden)
+        own: dict[str, Any] = {"loaded": self._loaded, "hidden": hidden}
+        return planned_changes(handle, before, after, options, self._schema, **own)
 
     @shallow_iterator
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
@@ -100,9 +104,14 @@ class ChangesStreamReader(ClogStreamReader):
     """Streams changes, in Arrow batches."""
 
     def __init__(
-        self, options: ReadOptions, schema: StructType, *, clock: Clock | None = None
+        self,
+        options: ReadOptions,
+        schema: StructType,
+        loaded: Loaded | None = None,
+        *,
+        clock: Clock | None = None,
     ) -> None:
-        super().__init__(options, without_changes(schema), clock=clock)
+        super().__init__(options, without_changes(schema), loaded, clock=clock)
         self._shown = schema
         self._begun: ChangesOffsets | None = None
         self._until: int | None = None
@@ -154,9 +163,11 @@ class ChangesStreamReader(ClogStreamReader):
         if since is None or (at is not None and at.is_part):
             starts = offset_bounds(after.head, tuple(to.next))[0] if at is None else at.next
             ranges = {p: (start, to.next[p]) for p, start in starts.items()}
-            return planned_rows(handle, after, ranges, self._options, self._shown)
+            shown = self._options, self._shown
+            return planned_rows(handle, after, ranges, *shown, loaded=self._loaded)
         before = self._manifest(since)
-        return planned_changes(handle, before, after, self._options, self._shown)
+        shown = self._options, self._shown
+        return planned_changes(handle, before, after, *shown, loaded=self._loaded)
 
     @shallow_iterator
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
@@ -176,9 +187,8 @@ class ChangesStreamReader(ClogStreamReader):
         assert self._options.changes is not None, "another view"
         return self._options.changes.since
 
-    @staticmethod
-    def _check_shown(handle: "Handle", schema: StructType) -> None:
-        table_shown(handle, schema, is_table=True)
+    def _check_shown(self, handle: "Handle", schema: StructType) -> None:
+        table_shown(handle, schema, self._loaded, is_table=True)
 
     def _losses(self) -> Losses:
         return Losses(self._opened().store.url, fails=True, is_final=True)
@@ -268,12 +278,13 @@ def planned_changes(
     options: ReadOptions,
     schema: StructType,
     *,
+    loaded: Loaded | None,
     hidden: Sequence[tuple[int, int]] | None = None,
 ) -> list[ChangesPartition]:
     """Returns the tasks for the changes between two versions; ``hidden`` as for `plan_changes`."""
     from clog.storage.read.changes import plan_changes, windows
 
-    after, table = readable(handle, after, without_changes(schema), is_table=True)
+    after, table = readable(handle, after, without_changes(schema), loaded, is_table=True)
     parts = partitions_read(after.head, options.partitions, url=handle.store.url)
     if options.is_each:
         found = windows(handle, before, after, parts, hidden=hidden)
@@ -289,11 +300,13 @@ def planned_rows(
     ranges: Mapping[int, tuple[int, int]],
     options: ReadOptions,
     schema: StructType,
+    *,
+    loaded: Loaded | None,
 ) -> list[RowsPartition]:
     """Returns the tasks for the table's rows whose records have offsets in these ranges."""
     from clog.storage.read.table import plan_table
 
-    manifest, table = readable(handle, manifest, without_changes(schema), is_table=True)
+    manifest, table = readable(handle, manifest, without_changes(schema), loaded, is_table=True)
     plans = [rows_between(plan_table(manifest, p), *bounds) for p, bounds in ranges.items()]
     views = view_partitions(plans, options, handle.standing.log_id, table)
     return [RowsPartition(view, manifest.version, manifest.time_ms) for view in views]

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from clog.connector.opened_logs import check_log_id, opened_if_typed, readable, table_shown
+from clog.connector.opened_logs import Loaded, check_log_id, opened_if_typed, readable, table_shown
 from clog.connector.options import ReadOptions
 from clog.connector.positions import (
     ChangesOffsets,
@@ -108,11 +108,20 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a log as a stream, in Arrow batches."""
 
     def __init__(
-        self, options: ReadOptions, schema: StructType, *, clock: Clock | None = None
+        self,
+        options: ReadOptions,
+        schema: StructType,
+        loaded: Loaded | None = None,
+        *,
+        clock: Clock | None = None,
     ) -> None:
         check_stream(options)
         if (handle := opened_if_typed(options, schema)) is not None:
+            self._loaded = loaded
             self._check_shown(handle, schema)
+            # The names of a schema of the user's own mean what they mean when the query starts.
+            loaded = loaded or Loaded.of(handle.tip.head)
+        self._loaded = loaded
         self._position = _ReaderPosition(options)
         self._options = self._of_keys = options
         self._schema = schema
@@ -204,7 +213,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             manifest = decided(handle, manifest, ranges)
         read = {p: offset for p, offset in starts.items() if p in to.next}
         self._losses().check_deletes(manifest, read, since_version=to.version)
-        manifest, _ = readable(handle, manifest, self._schema)
+        manifest, _ = readable(handle, manifest, self._schema, self._loaded)
         return log_partitions(manifest, ranges, self._of_keys, follow=True)
 
     @shallow_iterator
@@ -312,9 +321,8 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check_shown(handle, self._schema)
             self._checked = schema
 
-    @staticmethod
-    def _check_shown(handle: "Handle", schema: StructType) -> None:
-        table_shown(handle, schema, is_table=False)
+    def _check_shown(self, handle: "Handle", schema: StructType) -> None:
+        table_shown(handle, schema, self._loaded, is_table=False)
 
     def _begin(self, head: "Head") -> StreamOffsets:
         """Returns where a new query begins, checked."""

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from clog.connector.opened_logs import readable
+from clog.connector.opened_logs import Loaded, readable
 from clog.connector.read.plan import (
     ChangesPartition,
     LogPartition,
@@ -229,7 +229,9 @@ def _planned_again(
     losses = Losses(handle.store.url, partition.fail_on_data_loss)
     if not losses.has_id(handle, partition.log_id):
         return None
-    manifest, _ = readable(handle, handle.manifest(), schema)
+    planned = next((piece.schema for piece in pieces if piece.schema is not None), None)
+    loaded = None if planned is None else Loaded(planned)
+    manifest, _ = readable(handle, handle.manifest(), schema, loaded)
     heads = manifest.head.partitions
     rest: list[ReadPiece] = []
     starts: dict[int, int] = {}

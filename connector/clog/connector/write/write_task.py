@@ -31,6 +31,7 @@ from clog.connector.schema import (
     canonical,
     check_write_schema,
     new_types,
+    nullable_schema,
     table_write,
     with_our_names,
 )
@@ -353,6 +354,8 @@ def _opened_or_new(
             raise
     else:
         check_log_id(log.handle, options.log_id)
+        if options.merge_schema and rows is not None:
+            _merge(log, rows)
         _check_types(log, options.key_columns, check)
         return log
     types, keys = None, options.key_columns or keys
@@ -383,6 +386,28 @@ def _created(location: Location, new: "NewLog") -> "Log":
     if names := new.settings.table_key_columns:
         _check_types(log, names, lambda _: None)
     return log
+
+
+def _merge(log: "Log", rows: StructType) -> None:
+    """Gives a typed log the columns of a DataFrame, whoever else does that meanwhile."""
+    from clog.storage.types.evolve import merging
+
+    given = nullable_schema(rows)
+    while True:
+        head = log.handle.refresh().head
+        types, schema = types_of(log.handle), head.log.schema
+        changes = {} if schema is None else merging(schema, _key_columns(types), given)
+        if not changes:
+            return
+        try:
+            log.evolve(**changes)
+        except InvalidInputError:
+            if log.handle.refresh().head.log.schema == schema:
+                raise
+
+
+def _key_columns(types: LogTypes | None) -> tuple[str, ...]:
+    return () if types is None else types.key_columns
 
 
 def _check_types(

@@ -385,26 +385,39 @@ def _check_schema(obj: DataObject, head: Head, url: str) -> None:
             f"an object of another process was written under schema {obj.schema_id} of {url}, which"
             f" has schema {newest} by now"
         )
-    check_floats(obj.made_for, head, url=url)
+    check_columns(obj.made_for, head, url=url)
 
 
-class WiderFloatsError(InvalidInputError):
-    """Records were made for floats that are wider by now: make them again, unrounded."""
+class OtherColumnsError(InvalidInputError):
+    """Records were made for columns that have become others: make them again, of what was given."""
 
 
-def check_floats(made_for: LogSchema | None, head: Head, *, url: str) -> None:
-    """Raises if a column of floats was widened after records were made, and rounded, for it."""
+def check_columns(made_for: LogSchema | None, head: Head, *, url: str) -> None:
+    """Raises if records mean others by now than those they were made of: a column of floats, for
+    which they were rounded, was widened since, or the name of a field is another one's, or none's.
+    """
     if made_for is None or head.log.schema is None:
         return
-    before = {field.id: field.kind for _, field in made_for.walk()}
-    for path, column in head.log.schema.walk():
-        if (before.get(column.id), column.kind) == ("float32", "float64"):
-            raise WiderFloatsError(
+    newest = {column.id: (path, column) for path, column in head.log.schema.walk()}
+    for path, made in made_for.walk():
+        now, then = newest.get(made.id, (None, None))
+        if now is None or then is None:
+            what = f"{path} of {url} was dropped after records with it"
+        elif now != path:
+            what = f"{path} of {url} was renamed to {now} after records with it"
+        elif (made.kind, then.kind) == ("float32", "float64"):
+            what = (
                 f"{path} of {url} was widened from float32 to float64 after records for float32 had"
-                " been made, and these may be rounded; nothing was committed; append the records"
-                " again, those of a transaction in another one, and put those of a state store"
-                " again after rollback()"
+                " been made, and these may be rounded"
             )
+        else:
+            continue
+        if now != path:
+            what += " had been made"
+        raise OtherColumnsError(
+            f"{what}; nothing was committed; append the records again, those of a transaction in"
+            " another one, and put those of a state store again after rollback()"
+        )
 
 
 def _following(objects: Sequence[DataObject], head: Head) -> Iterator[tuple[int, int]]:

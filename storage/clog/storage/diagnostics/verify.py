@@ -88,13 +88,12 @@ from clog.storage.types.columns import (
     DELETE_HORIZON,
     OFFSET,
     REWRITTEN_SCHEMA,
-    can_read,
     column_types,
     has_ids,
     layout_of,
-    other_ids,
     with_ids,
 )
+from clog.storage.types.stored import can_read, named_columns, other_ids
 from clog.storage.view_formats import FORMATS
 
 ROWS_MAX = 1 << 24
@@ -789,14 +788,16 @@ def _schema_problem(table: pa.Table, schema: LogSchema | None) -> str | None:
     if missing or len(set(names)) < len(names):
         return f"its columns are {names}"
     must_have_ids = schema is not None or any(map(has_ids, table.schema))
+    named = table.schema if schema is None else named_columns(table.schema, schema)
     for field in column_types(schema).rewritten:
         if field.name not in names:
             continue
-        found = table.schema.field(field.name)
-        if found.type != field.type and not (schema and can_read(found.type, field.type)):
-            return f"its column {field.name} has type {found.type}, expected {field.type}"
+        found = named.field(names.index(field.name))
         if must_have_ids and (wrong := other_ids(found, with_ids(field))):
             return f"its columns {wrong} have field ids other than the format's"
+        if found.type != field.type and not (schema and can_read(found.type, field.type)):
+            kind = table.schema.field(field.name).type
+            return f"its column {field.name} has type {kind}, expected {field.type}"
     return None
 
 

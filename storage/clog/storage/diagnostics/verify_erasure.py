@@ -75,24 +75,27 @@ FIELDS = frozenset(
 )
 VIEWS = FIELDS | frozenset(
     """
-    added appId avro blobs by cardinality codec column commit commitInfo configuration
-    containsNull created createdTime current data dataChange default deleted deletionTimestamp
+    added appId avro blobs by cardinality codec column columnMapping commit commitInfo
+    configuration containsNull created createdTime current data dataChange default deleted
+    deletionTimestamp
     deletionVector delta description element elementType enableDeletionVectors enabled engineInfo
     existing extendedFileMetadata field file files gc hidden in keyType last lastUpdated length
-    list location main mapping metaData metadata min minReaderVersion minWriterVersion
-    modificationTime ms names nullable numRecords operationParameters options orders partition
-    partitionColumns partitionValues pathOrInlineDv properties protocol provider readerFeatures
+    list location main mapping maxColumnId metaData metadata min minReaderVersion minWriterVersion
+    mode modificationTime ms names nullable numRecords operationParameters options orders partition
+    partitionColumns partitionValues pathOrInlineDv physicalName properties protocol provider
+    readerFeatures
     record referenced refs remove schemaString schemas size sizeInBytes snapshots sort spec specs
     starts stats status storageType summary table tags timestamp txn updated uuid
     valueContainsNull valueType withdrawn writerFeatures
     """.split()  # noqa: SIM905 - as above
 )
 """Parts of names in views."""
+_PHYSICAL = "delta.columnMapping.physicalName"
 NAMED = {"config", "cuts", "foreign", "pins", "views"}
 """Objects whose names are data, beside numbers and ids."""
 WORDS = {field.encode() for field in FIELDS}
 """They are everywhere, whatever the keys are."""
-IDS = {"id", "name", "column", "writers", "query_id", "mark", "config"}
+IDS = {"id", "name", "column", _PHYSICAL, "writers", "query_id", "mark", "config"}
 """Where names and settings are; two others of `NAMED` have names."""
 NUMBERS = re.compile(r"version|first|[a-z]+[.-][a-z.-]+")
 """Fields of views that may be numbers in a text."""

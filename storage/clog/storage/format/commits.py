@@ -89,6 +89,7 @@ from clog.storage.format.documents import (
 )
 from clog.storage.format.erasures import ERASURES_GIVEN, ErasureEntry
 from clog.storage.format.log_info import (
+    COLUMNS_BY_ID,
     ERASURES,
     FEATURE_NAMES,
     GIVEN_OFFSETS,
@@ -335,8 +336,9 @@ def _set_config(head: _Next, given: Mapping[str, str]) -> None:
 
 
 def _evolve(head: _Next, given: LogSchema) -> None:
-    check_evolution(head.now["log"].schema, given)
-    head.now["log"] = replace(head.now["log"], schema=given)
+    log = head.now["log"]
+    check_evolution(log.schema, given, by_id=COLUMNS_BY_ID in log.features)
+    head.now["log"] = replace(log, schema=given)
 
 
 def _reach(head: _Next, given: Offsets) -> None:

@@ -6,9 +6,9 @@ of two lists of the head. Readers and writers must know those in ``read``, and w
 so only the commit path asks which of these a log of an older release lacks.
 
 The *schema* of a typed log has one tree of fields for the key and one for the value. Their types
-have names of the format; `column_kinds` maps them to Arrow's and all other types. A schema never
-loses a field and never changes a field's name or id, so data written under an earlier schema can be
-read under every later one (§12.4).
+have names of the format; `column_kinds` maps them to Arrow's and all other types. A field never
+changes its id, and no id is given twice, so data written under an earlier schema can be read under
+every later one, whatever its fields are called there (§12.4).
 """
 
 import re
@@ -57,6 +57,7 @@ WHOLE_TRANSACTIONS = "whole-transactions"
 TABLE_COLUMNS = "table-columns"
 OF_SCHEMAS: Final = (TYPED_COLUMNS, TYPED_KEYS, TABLE_COLUMNS)
 """Features that a log has because of its schema, and never without it."""
+COLUMNS_BY_ID = "columns-by-id"
 RETIRED: Final = frozenset({"row-texts"})
 """Names that logs of older releases have, and that nothing depends on any more."""
 
@@ -220,6 +221,12 @@ FEATURES = {
             "what undecided transactions hold back, so that readers see all of another one or"
             " nothing",
         ),
+        Feature(
+            *(COLUMNS_BY_ID, "12.4", _READERS),
+            "columns that were renamed or dropped: readers find those of an object by field ids; a"
+            " log gets it with the first such evolution",
+            is_choice=True,
+        ),
     )
 }
 
@@ -241,7 +248,7 @@ first commit of this one on.
 @dataclass(frozen=True, slots=True)
 class SchemaField:
     """One field; ``kind`` is its type, and if ``required`` it is null only where its parent is;
-    ``column`` is the name that a key of one column has in objects with table columns.
+    ``column`` is its name in objects, if it has another one than there.
     """
 
     name: str
@@ -253,7 +260,7 @@ class SchemaField:
 
     @property
     def stored_name(self) -> str:
-        """The name that its column has in objects."""
+        """Its name in objects, which never changes."""
         return self.name if self.column is None else self.column
 
     def walk(self, above: str = "") -> Iterator[tuple[str, "SchemaField"]]:
@@ -365,8 +372,8 @@ def schema_problem(schema: LogSchema) -> str | None:
 def _layout_problem(schema: LogSchema) -> str | None:
     """Returns why objects cannot have the columns that a schema gives them."""
     key, value = schema.key, schema.value
-    if [path for path, field in schema.walk() if field.column is not None and field is not key]:
-        return "a field with a column of its own, which only a key can have"
+    if value.column is not None:
+        return "a value with a column of its own, which only a key can have"
     if not schema.is_table:
         return None if key.column is None else "a key with a column, without table columns"
     if not key.required:
@@ -410,8 +417,10 @@ def of_schema(schema: LogSchema | None) -> FeatureNames:
     return lists_of([FEATURES[name] for name in OF_SCHEMAS if needed[name]])
 
 
-def check_evolution(old: LogSchema | None, new: LogSchema) -> None:
-    """Raises CorruptionError unless the new schema may follow the old one (§12.4)."""
+def check_evolution(old: LogSchema | None, new: LogSchema, *, by_id: bool) -> None:
+    """Raises CorruptionError unless the new schema may follow the old one (§12.4); ``by_id``:
+    readers find columns by their ids, so that fields may be renamed and dropped.
+    """
     if old is None:
         raise CorruptionError("an edit gives a schema to a log of bytes")
     if new.id != old.id + 1 or new.last_id < old.last_id:
@@ -421,8 +430,8 @@ def check_evolution(old: LogSchema | None, new: LogSchema) -> None:
         )
     if new.is_table != old.is_table:
         raise CorruptionError("an edit changes whether objects have table columns")
-    _check_field(old.key, new.key, "key", last_id=None)
-    _check_field(old.value, new.value, "value", last_id=old.last_id)
+    _check_field(old.key, new.key, "key", last_id=None, by_id=by_id)
+    _check_field(old.value, new.value, "value", last_id=old.last_id, by_id=by_id)
 
 
 def key_columns_problem(schema: LogSchema | None, names: Sequence[str]) -> str | None:
@@ -457,18 +466,31 @@ def publish_columns_problem(schema: LogSchema | None, names: Collection[str]) ->
     )
 
 
-def _check_field(old: SchemaField, new: SchemaField, path: str, *, last_id: int | None) -> None:
-    """Checks a field and its inner fields; fields may be added unless ``last_id`` is None."""
-    same = (old.name, old.id, old.column) == (new.name, new.id, new.column)
-    if not same or (old.kind != new.kind and not widens(old.kind, new.kind)):
+def _check_field(
+    old: SchemaField, new: SchemaField, path: str, *, last_id: int | None, by_id: bool
+) -> None:
+    """Checks a field and its inner fields; ``last_id`` is None in the key, whose fields stay."""
+    if old.id != new.id or (old.kind != new.kind and not widens(old.kind, new.kind)):
         raise CorruptionError(f"an edit makes {new.kind} field {new.id} of {old.kind} {path}")
+    if old.name != new.name and not by_id:
+        raise CorruptionError(f"an edit calls {path} {new.name!r}, without {COLUMNS_BY_ID!r}")
+    if old.stored_name != new.stored_name:
+        raise CorruptionError(f"an edit gives {path} another column, {new.stored_name!r}")
     if new.required and not old.required:
         raise CorruptionError(f"an edit makes {path} NOT NULL")
-    added = new.fields[len(old.fields) :]
-    if len(new.fields) < len(old.fields) or (added and (last_id is None or new.kind != STRUCT)):
+    there = {field.id: field for field in new.fields}
+    kept = [field for field in old.fields if field.id in there]
+    added = new.fields[len(kept) :]
+    may_lose, may_gain = by_id and last_id is not None, last_id is not None and new.kind == STRUCT
+    if (
+        [field.id for field in new.fields[: len(kept)]] != [field.id for field in kept]
+        or (len(kept) < len(old.fields) and not may_lose)
+        or (added and not may_gain)
+    ):
         raise CorruptionError(f"an edit changes which fields {path} has")
-    for before, after in zip(old.fields, new.fields, strict=False):
-        _check_field(before, after, f"{path}.{before.name}", last_id=last_id)
+    for before in kept:
+        inner = f"{path}.{before.name}"
+        _check_field(before, there[before.id], inner, last_id=last_id, by_id=by_id)
     for field in added:
         if field.required or any(inner.id <= (last_id or 0) for _, inner in field.walk()):
             raise CorruptionError(f"an edit adds {field.name!r} to {path}, NOT NULL or not new")
@@ -495,6 +517,9 @@ def _field_problem(path: str, field: SchemaField) -> str | None:
         return f"{path} is a struct without fields, which Parquet cannot hold"
     if len(set(names)) < len(names):
         return f"{path} has a field twice: {names}"
+    stored = [inner.stored_name for inner in field.fields]
+    if len(set(stored)) < len(stored) or any(not name or "." in name for name in stored):
+        return f"{path} has the columns {stored}"
     if wrong := [name for name in names if not name or "." in name]:
         return f"{path} has fields named {wrong}; names are not empty and have no dot"
     if field.kind == MAP and not field.fields[0].required:

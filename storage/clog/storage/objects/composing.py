@@ -148,7 +148,7 @@ class RewritingWriter(ObjectWriter):
         if len(parts) == 1 and isinstance(parts[0], Rows):
             self._put_rows(parts[0])
         elif parts:
-            whole = Composition(parts, self._schema, self._layout)
+            whole = Composition(parts, self._stored, self._layout)
             made = whole.encoded(self._compression, self._key_seed, self._together)
             self._put(made, (whole.stats,), None, dense=whole.dense)
 

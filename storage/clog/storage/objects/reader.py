@@ -42,11 +42,11 @@ from clog.storage.types.columns import (
     Kind,
     ObjectColumns,
     as_type,
-    can_read,
     column_types,
     layout_of,
     projected,
 )
+from clog.storage.types.stored import Place, can_read, named_columns, place
 
 BATCH_ROWS = 16384
 """Default of ``batch_rows``: the most rows of a batch."""
@@ -61,21 +61,18 @@ Struct: TypeAlias = dict[int, tuple[int, Any]]
 """Kind and value by field id."""
 FOOTER_BYTES_MAX = 16 << 20
 """Room for 25,000 row groups. Part of the format."""
-COLUMNS_MAX = 256
-TYPED_COLUMNS_MAX = 4096
+COLUMNS_MAX, TYPED_COLUMNS_MAX = 256, 4096
 """Elements of the schema, groups and leaves, for a log of bytes and for a typed one. Part of the
 format.
 """
-SCHEMA_DEPTH_MAX = 8
-TYPED_DEPTH_MAX = 32
+SCHEMA_DEPTH_MAX, TYPED_DEPTH_MAX = 8, 32
 REMEMBERED_BYTES_MAX = 64 << 10
 """Longer footers are not cached, and checked each time."""
 TAIL_BYTES: Final = 8
 MAGIC: Final = b"PAR1"
 BOOLEAN: Final = 0
 BYTE_ARRAY: Final = 6
-INT64: Final = 2
-REPEATED: Final = 2
+INT64 = REPEATED = 2
 PHYSICAL_TYPES: Final = {
     kind: {kind.own(name): INT64 for name in ("timestamp", OFFSET, DELETE_HORIZON)} for kind in Kind
 }
@@ -91,9 +88,8 @@ _COLUMN_LISTS: Final = {2: I32, 3: BINARY, 8: STRUCT, 13: STRUCT}
 _SIZE_LISTS: Final = {2: I64, 3: I64}
 _GEOMETRY_LISTS: Final = {2: I32}
 """By field: the kind of the elements, for all lists that Parquet defines."""
-Choose: TypeAlias = Callable[[Any, ObjectColumns, Sequence[int]], Collection[int]]
-"""Returns which of some row groups are wanted, by Arrow's metadata of the object and its columns.
-"""
+Choose: TypeAlias = Callable[[Any, Place, Sequence[int]], Collection[int]]
+"""Returns which of some row groups are wanted, by Arrow's metadata, and where fields are."""
 
 
 def read_rows(
@@ -270,14 +266,14 @@ class _Source:
     def __init__(
         self, store: Store, obj: ObjectRef, columns: Sequence[str], schema: LogSchema | None
     ) -> None:
-        self._store = store
-        self._obj = obj
+        self._store, self._obj = store, obj
         self.choose: Choose | None = None
-        self._layout = layout_of(schema)
+        self._layout, self._typed = layout_of(schema), schema
         self._all = column_types(schema).rewritten
         self._schema = _projection(schema, tuple(columns))
         self._columns: ObjectColumns
         self._stored: list[str] = []
+        self._named_by: LogSchema | None = None
         self._file: Any = None
 
     def open(self, wanted: Sequence[tuple[int, int, int]]) -> list[_Group]:
@@ -312,7 +308,7 @@ class _Source:
                 )
             metadata = parquet().read_metadata(pa.BufferReader(data))
             self._columns = self._layout.of(metadata.schema.to_arrow_schema())
-            self._check_types(self._columns.schema)
+            where = self._check_types(self._columns.schema)
         needed = []
         start = 0
         for number, group in enumerate(found):
@@ -322,8 +318,7 @@ class _Source:
             start = end
         if self.choose is not None:
             with self._decoding("its statistics"):
-                numbers = [group.number for group in needed]
-                chosen = self.choose(metadata, self._columns, numbers)
+                chosen = self.choose(metadata, where, [group.number for group in needed])
             needed = [group for group in needed if group.number in chosen]
         return found, needed, metadata
 
@@ -375,9 +370,11 @@ class _Source:
         """Returns the batch with the requested columns, of which absent ones are null."""
         batch = self._columns.nested(batch)
         check_rows(batch)
+        by = self._named_by
+        read = batch.schema if by is None else named_columns(batch.schema, by)
         arrays = [
-            as_type(batch.column(field.name), field.type)  # Possible, by `_check_types`.
-            if field.name in batch.schema.names
+            as_type(batch.column(at), field.type, read.field(at).type)  # By `_check_types`.
+            if (at := read.get_field_index(field.name)) >= 0
             else pa.nulls(batch.num_rows, field.type)
             for field in self._schema
         ]
@@ -413,19 +410,24 @@ class _Source:
             (start, end) for group in groups for path, start, end in group.pages if path in read
         ]
 
-    def _check_types(self, stored: pa.Schema) -> None:
-        is_typed = self._layout.kind is not Kind.BYTES
-        for field in stored:
-            if field.name not in self._all.names:
-                continue  # Written by a newer clog.
-            expected = self._all.field(field.name).type
-            if field.type != expected and not (is_typed and can_read(field.type, expected)):
-                raise self._damaged(
-                    f"its column {field.name} has type {field.type}, expected {expected}"
-                )
-        self._stored = self._columns.leaves(self._schema)
-        if not self._stored:
-            self._stored = [self._layout.kind.own("timestamp")]  # Some column must count the rows.
+    def _check_types(self, stored: pa.Schema) -> Place:
+        """Raises if a column has no type of the log's schemas; returns where fields are."""
+        named = stored if self._typed is None else named_columns(stored, self._typed)
+        fits = pa.DataType.equals if self._typed is None else can_read
+        for field in (f for f in named if f.name in self._all.names):  # Or a newer clog's.
+            if not fits(field.type, kind := self._all.field(field.name).type):
+                found = f"its column {field.name} has type {field.type}"
+                raise self._damaged(f"{found}, expected {kind}")
+        self._named_by = None if named is stored else self._typed
+        # Some column must count the rows.
+        self._stored = self._columns.leaves(self._schema, named) or [
+            self._layout.kind.own("timestamp")
+        ]
+        return partial(self._place, named)
+
+    def _place(self, named: pa.Schema, path: str) -> tuple[str, pa.DataType] | None:
+        found = place(self._columns.schema, named, path)
+        return None if found is None else (self._columns.path(found[0]), found[1])
 
     @contextmanager
     def _decoding(self, what: str) -> Iterator[None]:

@@ -77,6 +77,7 @@ from clog.storage.types.columns import (
     layout_of,
     lone_floats,
     lone_leaves,
+    renamed,
     value_sizes,
 )
 
@@ -242,6 +243,9 @@ class ObjectWriter:
         self._made_for = schema
         self._layout = layout_of(schema)
         self._schema = types.rewritten if rewritten or given else types.records
+        self._stored = self._schema
+        if types.stored is not types.rewritten:
+            self._stored = pa.schema([types.stored.field(name) for name in self._schema.names])
         self._given = types.records if given else None
         self._is_rewritten = rewritten
         self._kept: list[_Records] = []
@@ -280,9 +284,10 @@ class ObjectWriter:
             )
         if offsets is not None:
             records = records.append_column(OFFSET, to_arrow(offsets))
-        batches = _conforming(records, self._schema)
         at = 0
-        for batch in batches:
+        for batch in _conforming(records, self._schema):
+            if self._stored is not self._schema:
+                batch = renamed(batch, self._stored)  # noqa: PLW2901
             self._keep(batch, partition[at : at + batch.num_rows])
             at += batch.num_rows
 

@@ -67,7 +67,7 @@ INLINE_BYTES_MAX = 512
 """Longer vectors are in the file: readers of the table always read everything that is inline."""
 
 _LAST_CHECKPOINT: Final = "_delta_log/_last_checkpoint"
-_VECTORS, _TIMES = "deletionVectors", "timestampNtz"
+_VECTORS, _TIMES, _MAPPING = "deletionVectors", "timestampNtz", "columnMapping"
 _OF_WRITERS = re.compile(
     rf"part-\d{{5,}}-{UUID}-c\d{{3,}}(\.[a-z0-9]+)?\.parquet|deletion_vector_{UUID}\.bin"
 )
@@ -297,18 +297,38 @@ _REFUSED_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
 def delta_schema(columns: Sequence[SchemaField], *, url: str) -> dict[str, Any]:
     """Returns the columns of a view as Delta's JSON; raises if Delta lacks a type or name."""
     _check_names(columns, "", url)
-    fields = [_field(field.name, _type(field, field.name, url)) for field in columns]
-    return {"type": "struct", "fields": fields}
+    fields = [_field(one, _type(one, one.name, url)) for one in columns]
+    made = {"type": "struct", "fields": fields}
+    return made if is_mapped(columns) else _unmapped(made)
 
 
-def _field(name: str, type_: Any) -> dict[str, Any]:
-    return {"name": name, "type": type_, "nullable": True, "metadata": {}}
+def is_mapped(columns: Sequence[SchemaField]) -> bool:
+    """Returns whether a field has another name in objects than in the view."""
+    return any(one.stored_name != one.name for column in columns for _, one in column.walk())
+
+
+def _field(field: SchemaField, type_: Any) -> dict[str, Any]:
+    """Returns a field with its id and name in objects, as Delta's mapping of columns has them."""
+    about = {
+        "delta.columnMapping.id": field.id,
+        "delta.columnMapping.physicalName": field.stored_name,
+    }
+    return {"name": field.name, "type": type_, "nullable": True, "metadata": about}
+
+
+def _unmapped(type_: Any) -> Any:
+    """Returns a type without what only a mapping of columns needs."""
+    if isinstance(type_, list):
+        return [_unmapped(one) for one in type_]
+    if not isinstance(type_, dict):
+        return type_
+    return {n: {} if n == "metadata" else _unmapped(v) for n, v in type_.items()}
 
 
 def _type(field: SchemaField, path: str, url: str) -> Any:
     if field.kind == STRUCT:
         _check_names(field.fields, f"{path}.", url)
-        inside = [_field(f.name, _type(f, f"{path}.{f.name}", url)) for f in field.fields]
+        inside = [_field(f, _type(f, f"{path}.{f.name}", url)) for f in field.fields]
         return {"type": "struct", "fields": inside}
     if field.kind == LIST:
         element = _type(field.fields[0], f"{path}.element", url)
@@ -646,7 +666,11 @@ def _remove(add: Action, now_ms: int) -> dict[str, Any]:
 def _protocol(columns: Sequence[SchemaField]) -> Action:
     fields = (inner for column in columns for _, inner in column.walk())
     has_local_times = any(word_for("delta", field.kind) == "timestamp_ntz" for field in fields)
-    features = [_VECTORS, *([_TIMES] if has_local_times else [])]
+    features = [
+        _VECTORS,
+        *([_TIMES] if has_local_times else []),
+        *([_MAPPING] if is_mapped(columns) else []),
+    ]
     return {
         "minReaderVersion": 3,
         "minWriterVersion": 7,
@@ -661,8 +685,20 @@ def _metadata(columns: Sequence[SchemaField], log_id: str, *, url: str, created_
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps(delta_schema(columns, url=url), separators=(",", ":")),
         "partitionColumns": [],
-        "configuration": {"delta.enableDeletionVectors": "true", _LOG: log_id},
+        "configuration": {
+            "delta.enableDeletionVectors": "true",
+            **(_mapped_by_name(columns) if is_mapped(columns) else {}),
+            _LOG: log_id,
+        },
         "createdTime": created_ms,
+    }
+
+
+def _mapped_by_name(columns: Sequence[SchemaField]) -> dict[str, str]:
+    last_id = max(one.id for column in columns for _, one in column.walk())
+    return {
+        "delta.columnMapping.mode": "name",
+        "delta.columnMapping.maxColumnId": str(last_id),
     }
 
 

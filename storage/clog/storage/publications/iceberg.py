@@ -582,7 +582,7 @@ class IcebergView:
             "format-version": 3,
             "table-uuid": uuid_of(log_id),
             "location": self.location,
-            "last-column-id": max(_ids(_mapped(schema))),
+            "last-column-id": max(i for one in schemas for i in _ids(_mapped(one))),
             "schemas": schemas,
             "current-schema-id": schema["schema-id"],
             "partition-specs": [{"spec-id": 0, "fields": []}],

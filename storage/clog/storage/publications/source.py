@@ -166,7 +166,10 @@ def view_columns(schema: LogSchema | None, config: LogConfig) -> tuple[SchemaFie
     if schema is None or not schema.is_table:
         return OF_BYTES if schema is None else (schema.key, schema.value, *_BESIDE.values())
     layout = layout_of(schema)
-    table = (replace(field, name=field.stored_name) for field in schema.columns)
+    key, names = schema.key_columns, config.table_key_columns
+    names = names or tuple(field.stored_name for field in key)
+    pairs = zip(key, names, strict=True)
+    table = (*(replace(f, name=n, column=f.stored_name) for f, n in pairs), *schema.value.fields)
     beside = [
         replace(field, name=layout.kind.own(name))
         for name, field in _BESIDE.items()

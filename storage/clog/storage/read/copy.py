@@ -87,7 +87,7 @@ _COLUMN_FIELDS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13, 16})
 _STATISTICS: Final = 12
 """Of a column chunk's metadata."""
 _FIELD_ID: Final = 9
-"""Of a column in the schema; older objects have none."""
+"""Of a column in the schema; older objects of bytes have none."""
 _ENCODINGS: Final = frozenset({0, 2, 3, 4, 5, 6, 7, 8, 9})
 
 Portion = tuple[int, Callable[[], Iterator[pa.RecordBatch | CopiedGroup]]]
@@ -142,7 +142,7 @@ class RowGroupSource:
         tree = Reader(footer[:-TAIL_BYTES]).struct()
         self._structs: list[Struct] = tree[4][1][1]
         types = column_types(schema)
-        self._schema = self._layout.stored(types.rewritten)
+        self._schema = self._layout.stored(types.stored)
         self._key_is_struct = pa.types.is_struct(types.key)
         paths = (path for group in self._groups[:1] for path, _, _ in group.pages)
         names = {path.partition(".")[0] for path in paths}
@@ -446,8 +446,9 @@ def _columns_of(
     stored = pa.schema([schema.field(name) for name in present])
     ours = file_without_rows(stored, Compression("none"), layout)
     columns: list[Struct] = ours[2][1][1]
-    nameless = [{n: v for n, v in column.items() if n != _FIELD_ID} for column in columns]
-    is_ours = elements in (columns, nameless) and ours[7] == tree.get(7)
+    without = [{n: v for n, v in column.items() if n != _FIELD_ID} for column in columns]
+    same = elements == columns or (layout.kind is Kind.BYTES and elements == without)
+    is_ours = same and ours[7] == tree.get(7)
     return present if is_ours and tree.keys() <= _FILE_FIELDS else []
 
 

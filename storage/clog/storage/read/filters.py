@@ -48,7 +48,6 @@ from clog.storage.numpy_arrays import scalar
 from clog.storage.objects.reader import Choose
 from clog.storage.read.scan import ReadPiece, read_schema
 from clog.storage.types.columns import (
-    ObjectColumns,
     arrow_schema,
     lone_leaves,
     projected,
@@ -56,6 +55,7 @@ from clog.storage.types.columns import (
     type_at,
 )
 from clog.storage.types.rows import RECORD_COLUMNS, Shown, TableColumns
+from clog.storage.types.stored import Place
 
 if TYPE_CHECKING:
     import polars as pl
@@ -204,15 +204,12 @@ class Pruned:
         self,
         leaves: Sequence[Leaf],
         metadata: Any,
-        columns: ObjectColumns,
+        place: Place,
         numbers: Sequence[int],
     ) -> Collection[int]:
         places = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-        found = [
-            (leaf, places[path], type_at(columns.schema, leaf.path))
-            for leaf, path in ((leaf, columns.path(leaf.path)) for leaf in leaves)
-            if path in places
-        ]
+        stored = ((leaf, place(leaf.path)) for leaf in leaves)
+        found = [(leaf, places[at[0]], at[1]) for leaf, at in stored if at and at[0] in places]
 
         def guarantee(number: int) -> Any:
             group = metadata.row_group(number)

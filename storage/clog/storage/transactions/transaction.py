@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage.append import check_takes_offsets, partitions_of, put_records, records_of
-from clog.storage.commit.appends import ENDS_MAX, Covered, WiderFloatsError, checked_offsets
+from clog.storage.commit.appends import ENDS_MAX, Covered, OtherColumnsError, checked_offsets
 from clog.storage.commit.handle import Handle
 from clog.storage.config.units import LONG_MAX
 from clog.storage.env import Shared, register
@@ -415,7 +415,7 @@ class Transaction:
                 except HeldBackError:
                     discard(handle.store, objects)
                     raise
-                except WiderFloatsError:
+                except OtherColumnsError:
                     discard(handle.store, objects)
                     self.append(data, partition)  # With the tip that refused them.
 

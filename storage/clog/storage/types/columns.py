@@ -15,6 +15,7 @@ everything else that accepts Arrow's streams accept one as it is.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 from functools import lru_cache
 from importlib import import_module
@@ -101,10 +102,13 @@ Sizes = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ColumnTypes:
-    """The columns of a log's records: as they are appended and, with offsets, as rewritten."""
+    """The columns of a log's records: as they are appended and, with offsets, as rewritten; and
+    these as they are ``stored``, with the names that fields have in objects.
+    """
 
     records: pa.Schema
     rewritten: pa.Schema
+    stored: pa.Schema
 
     @property
     def key(self) -> pa.DataType:
@@ -188,11 +192,15 @@ class ObjectColumns:
         """Returns the object's path of a column of records, or of a field of one."""
         return leaf
 
-    def leaves(self, wanted: pa.Schema) -> list[str]:
-        """Returns the object's paths of what is read for these columns of records."""
-        there = [field for field in wanted if field.name in self.schema.names]
-        pairs = ((self.schema.field(field.name), field.type) for field in there)
-        return [self.path(leaf) for pair in pairs for leaf in leaves_of(*pair)]
+    def leaves(self, wanted: pa.Schema, named: pa.Schema) -> list[str]:
+        """Returns the object's paths of what is read for these columns of records; ``named`` is
+        `schema` with the names by which they are wanted.
+        """
+        there = [field for field in wanted if field.name in named.names]
+        leaves = (
+            leaves_of(self.schema.field(f.name), f.type, named.field(f.name).type) for f in there
+        )
+        return [self.path(leaf) for found in leaves for leaf in found]
 
     def nested(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Returns what was read of the object as columns of records.
@@ -213,7 +221,7 @@ def layout_of(schema: LogSchema | None) -> Layout:
     return TableLayout(schema)
 
 
-_OF_BYTES: Final = ColumnTypes(RECORD_SCHEMA, REWRITTEN_SCHEMA)
+_OF_BYTES: Final = ColumnTypes(RECORD_SCHEMA, REWRITTEN_SCHEMA, REWRITTEN_SCHEMA)
 
 
 @lru_cache(maxsize=64)
@@ -221,10 +229,26 @@ def column_types(schema: LogSchema | None) -> ColumnTypes:
     """Returns the types of a log's columns; for a typed log with the field ids of its schema."""
     if schema is None:
         return _OF_BYTES
-    own = {"key": _arrow_field(schema.key), "value": _arrow_field(schema.value)}
-    fields = [own.get(field.name) or with_ids(field) for field in REWRITTEN_SCHEMA]
-    rewritten = pa.schema(fields)
-    return ColumnTypes(pa.schema([rewritten.field(n) for n in RECORD_SCHEMA.names]), rewritten)
+    others = [with_ids(field) for field in REWRITTEN_SCHEMA if field.name not in ("key", "value")]
+    fields = (schema.key, schema.value)
+    rewritten = pa.schema([*map(_arrow_field, fields), *others])
+    stored = rewritten
+    if any(field.column is not None for one in fields for _, field in one.walk()):
+        stored = pa.schema([*map(_arrow_field, map(_as_stored, fields)), *others])
+    records = pa.schema([rewritten.field(name) for name in RECORD_SCHEMA.names])
+    return ColumnTypes(records, rewritten, stored)
+
+
+def _as_stored(field: SchemaField) -> SchemaField:
+    inner = tuple(replace(_as_stored(one), name=one.stored_name) for one in field.fields)
+    return replace(field, fields=inner)
+
+
+def renamed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns a batch with the names of a schema, whose columns are the same but for these."""
+    pairs = zip(batch.columns, schema, strict=True)
+    arrays = [array if array.type == f.type else array.view(f.type) for array, f in pairs]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def arrow_schema(schema: LogSchema | None) -> pa.Schema:
@@ -360,29 +384,19 @@ def with_ids(field: pa.Field) -> pa.Field:
     return field.with_metadata({FIELD_ID: str(COLUMN_IDS[field.name]).encode()})
 
 
-def other_ids(stored: pa.Field, field: pa.Field, above: str = "") -> list[str]:
-    """Returns the paths of a stored field and its inner ones whose ids differ from ``field``'s."""
-    path = f"{above}{field.name}"
-    wrong = [] if id_of(stored) == id_of(field) else [path]
-    later = {inner.name: inner for inner in inner_fields(field.type)}
-    for inner in inner_fields(stored.type):
-        wrong += other_ids(inner, later[inner.name], f"{path}.")
-    return wrong
-
-
 def has_ids(field: pa.Field) -> bool:
     """Returns whether the field or an inner one has an id."""
     return id_of(field) is not None or any(map(has_ids, inner_fields(field.type)))
 
 
 def id_of(field: pa.Field) -> bytes | None:
-    """Returns the id of a field, as Arrow keeps it."""
+    """Returns the id of a field, in digits; None if it has none."""
     found: bytes | None = (field.metadata or {}).get(FIELD_ID)
     return found
 
 
 def inner_fields(kind: pa.DataType) -> list[pa.Field]:
-    """Returns the fields of structs, lists and maps; none for other types."""
+    """Returns the fields of a struct, a list or a map."""
     if pa.types.is_struct(kind):
         return list(kind)
     if pa.types.is_map(kind):
@@ -438,33 +452,41 @@ def _projected(around: Any, name: str, inner: dict[str, Any] | None, above: str)
 
 
 @lru_cache(maxsize=256)
-def leaves_of(stored: pa.Field, wanted: pa.DataType) -> tuple[str, ...]:
-    """Returns the paths of the columns to read of a stored field; always the keys of a map."""
-    if pa.types.is_list(stored.type) and pa.types.is_list(wanted):
-        return _leaves_inside(stored, "list", "element", wanted.value_type)
-    if pa.types.is_map(stored.type) and pa.types.is_map(wanted):
-        inside = _leaves_inside(stored, "key_value", "value", wanted.item_type)
-        return inside if inside == (stored.name,) else (f"{stored.name}.key_value.key", *inside)
-    if not (pa.types.is_struct(stored.type) and pa.types.is_struct(wanted)):
+def leaves_of(
+    stored: pa.Field, wanted: pa.DataType, named: pa.DataType | None = None
+) -> tuple[str, ...]:
+    """Returns the paths of the columns to read of a stored field, always the keys of a map;
+    ``named``: its type with the names by which fields are wanted, if they are others.
+    """
+    kind, types = stored.type, pa.types
+    named = kind if named is None else named
+    if types.is_list(kind) and types.is_list(wanted):
+        inner = kind.value_field.with_name("element")
+        return _leaves_inside(stored, "list", inner, wanted.value_type, named.value_type)
+    if types.is_map(kind) and types.is_map(wanted):
+        inner = kind.item_field.with_name("value")
+        found = _leaves_inside(stored, "key_value", inner, wanted.item_type, named.item_type)
+        return found if found == (stored.name,) else (f"{stored.name}.key_value.key", *found)
+    if not (types.is_struct(kind) and types.is_struct(wanted)):
         return (stored.name,)
     asked = {field.name: field.type for field in wanted}
-    found = [
+    leaves = [
         f"{stored.name}.{leaf}"
-        for field in stored.type
-        if field.name in asked
-        for leaf in leaves_of(field, asked[field.name])
+        for field, own in zip(kind, named, strict=True)
+        if own.name in asked
+        for leaf in leaves_of(field, asked[own.name], own.type)
     ]
-    return tuple(found) if found else (cheapest_leaf(stored),)
+    return tuple(leaves) if leaves else (cheapest_leaf(stored),)
 
 
-def _leaves_inside(stored: pa.Field, level: str, name: str, wanted: pa.DataType) -> tuple[str, ...]:
+def _leaves_inside(
+    stored: pa.Field, level: str, inner: pa.Field, wanted: pa.DataType, named: pa.DataType
+) -> tuple[str, ...]:
     """Returns the leaves inside a list or map; ``level`` is Parquet's level between them."""
-    kind = stored.type
-    inner = kind.item_field if pa.types.is_map(kind) else kind.value_field
-    found = leaves_of(inner.with_name(name), wanted)
+    found = leaves_of(inner, wanted, named)
     return (
         (stored.name,)
-        if found == (name,)
+        if found == (inner.name,)
         else tuple(f"{stored.name}.{level}.{leaf}" for leaf in found)
     )
 
@@ -507,35 +529,38 @@ def type_at(schema: pa.Schema, path: str) -> pa.DataType:
     return kind
 
 
-def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def as_type(array: pa.Array, kind: pa.DataType, named: pa.DataType | None = None) -> pa.Array:
     """Returns an array stored under an earlier schema as this type, which is of a later schema or
     part of it, or Spark's for it: missing fields become null, and fields that the type lacks are
-    left out. Raises for any other type: values of a later schema may not fit an earlier one.
+    left out. ``named``: the array's type with the later schema's names, if they are others. Raises
+    for any other type: values of a later schema may not fit an earlier one.
     """
-    if array.type == kind:
+    named = array.type if named is None else named
+    if array.type == kind == named:
         return array
-    if not _holds(kind, array.type):
+    if not _holds(kind, named):
         raise InvalidInputError(
-            f"a column of type {array.type} cannot be read as {kind}, which cannot have all of its"
+            f"a column of type {named} cannot be read as {kind}, which cannot have all of its"
             " values: the schema evolved after this read was planned; read again"
         )
-    return _as_type(array, kind)
+    return _as_type(array, kind, named)
 
 
-def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if array.type == kind:
+def _as_type(array: pa.Array, kind: pa.DataType, named: pa.DataType) -> pa.Array:
+    if array.type == kind == named:
         return array
     if pa.types.is_struct(kind):
-        places = {field.name: i for i, field in enumerate(array.type)}
+        places = {field.name: i for i, field in enumerate(named)}
         fields = [
-            _as_type(array.field(places[field.name]), field.type)
-            if field.name in places
-            else settled(pa.nulls(len(array), field.type))  # A pass writes them.
-            for field in kind
+            _as_type(array.field(places[f.name]), f.type, named.field(places[f.name]).type)
+            if f.name in places
+            else settled(pa.nulls(len(array), f.type))  # A pass writes them.
+            for f in kind
         ]
         return rebuilt_structs(array, kind, fields)
     if is_listed(kind):
-        return rebuilt_lists(array, kind, _as_type(elements(array), entries_type(kind)))
+        inner = _as_type(elements(array), entries_type(kind), entries_type(named))
+        return rebuilt_lists(array, kind, inner)
     if pa.types.is_timestamp(kind):  # Only readers with a coarser unit get here.
         return pc.cast(array, options=pc.CastOptions(kind, allow_time_truncate=True))
     return array.cast(kind)
@@ -571,26 +596,6 @@ def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Returns the columns of a batch in a schema that is perhaps a later one, with its fields."""
     arrays = [as_type(batch.column(field.name), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def can_read(stored: pa.DataType, kind: pa.DataType) -> bool:
-    """Returns whether the stored type can be read as ``kind``, the same or a later schema's."""
-    if stored == kind:
-        return True
-    types = pa.types
-    if types.is_struct(stored) and types.is_struct(kind):
-        later = {field.name: field for field in kind}
-        missing = later.keys() - {field.name for field in stored}
-        return all(later[name].nullable for name in missing) and all(
-            field.name in later
-            and later[field.name].nullable >= field.nullable
-            and can_read(field.type, later[field.name].type)
-            for field in stored
-        )
-    if is_listed(stored) and is_listed(kind) and types.is_map(stored) == types.is_map(kind):
-        return can_read(entries_type(stored), entries_type(kind))
-    before, after = word_of(stored), word_of(kind)
-    return before is not None and after is not None and widens(before, after)
 
 
 def value_sizes(values: pa.Array) -> Sizes:

@@ -141,9 +141,9 @@ class TableColumns(ObjectColumns):
     def path(self, leaf: str) -> str:
         return str(self._key[0].name) if leaf == "key" else self._layout.path(leaf)
 
-    def leaves(self, wanted: pa.Schema) -> list[str]:
+    def leaves(self, wanted: pa.Schema, named: pa.Schema) -> list[str]:
         is_marked = self._has_deleted and "value" in wanted.names
-        return [*super().leaves(wanted), *([DELETED] if is_marked else [])]
+        return [*super().leaves(wanted, named), *([DELETED] if is_marked else [])]
 
     def nested(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         read = dict(zip(rows.schema.names, rows.columns, strict=True))

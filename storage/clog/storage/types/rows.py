@@ -204,9 +204,9 @@ def schema_of_rows(columns: "pa.Schema", key: Sequence[str]) -> "pa.Schema":
             f"column {unknown[0]} has no values from which its type follows; give the types with"
             " like= or schema=, as pa.schema([(name, type), …])"
         )
-    parts = [pa.field(name, _taken_as(own[name].type), nullable=False) for name in key]
+    parts = [pa.field(name, taken_as(own[name].type), nullable=False) for name in key]
     kind = parts[0].type if len(parts) == 1 else pa.struct(parts)
-    value = pa.struct([f.with_type(_taken_as(f.type)) for f in others])
+    value = pa.struct([f.with_type(taken_as(f.type)) for f in others])
     return pa.schema([pa.field("key", kind, nullable=False), pa.field("value", value)])
 
 
@@ -218,7 +218,7 @@ def _structs(fields: "Mapping[str, pa.Array]", rows: int) -> "pa.Array":
     return pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
 
 
-def _taken_as(kind: "pa.DataType") -> "pa.DataType":
+def taken_as(kind: "pa.DataType") -> "pa.DataType":
     """Returns the type of a column for data of this type. Every value that an append of such data
     may have is one of that type: instants in UTC, seconds as milliseconds.
     """
@@ -228,14 +228,14 @@ def _taken_as(kind: "pa.DataType") -> "pa.DataType":
 
     types, kind = pa.types, without_layout(kind)
     if isinstance(kind, pa.BaseExtensionType):
-        return _taken_as(kind.storage_type)
+        return taken_as(kind.storage_type)
     if types.is_struct(kind):
-        return pa.struct([field.with_type(_taken_as(field.type)) for field in kind])
+        return pa.struct([field.with_type(taken_as(field.type)) for field in kind])
     if types.is_map(kind):
-        pair = (f.with_type(_taken_as(f.type)) for f in (kind.key_field, kind.item_field))
+        pair = (f.with_type(taken_as(f.type)) for f in (kind.key_field, kind.item_field))
         return pa.map_(*pair)
     if types.is_list(kind) or types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_taken_as(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(taken_as(kind.value_type)))
     if types.is_timestamp(kind):
         unit = "ms" if kind.unit == "s" else kind.unit
         return pa.timestamp(unit, None if kind.tz is None else "UTC")

@@ -824,6 +824,26 @@ def test_an_ordinary_log_is_sound(tmp_path, schema, gone):
     assert (found.problems, found.later) == ([], 2 * len(gone))
 
 
+def test_a_log_whose_columns_were_renamed_and_dropped_is_sound(tmp_path):
+    """S60: what a dropped column held of the keys is gone with their records, and names of columns,
+    in schemas and views, are no traces.
+    """
+    clock = ManualClock(now_ms=1_700_000_000_000)
+    rows = [{"id": key, "name": key, "note": f"of {key}"} for key in ("alice", "bob", "name")]
+    config = {"delete.retention.ms": 0}
+    log = Log.create(str(tmp_path), 1, config, clock=clock, ids=SeededIds(1), key="id", like=rows)
+    log.append(rows)
+    [log.publish(one) for one in ("delta", "iceberg")]
+    log.evolve(rename={"name": "title"}, drop=["note"], add={"name": pa.string()})
+    log.append([{"id": "alice", "title": "a", "name": "alice"}])
+    [log.publish(one) for one in ("delta", "iceberg")]
+    request = log.erase(["alice", "name"])
+    receipt = carried_out(log, clock, "delta", "iceberg")
+    found = Verifier(files_under(str(tmp_path)), receipt, request.secret).run()
+    assert found.problems == []
+    assert log.table().to_pylist() == [{"id": "bob", "title": "bob", "name": None}]
+
+
 def test_a_log_whose_keys_are_one_byte_is_sound(tmp_path):
     """S60: such a byte is in bitmaps, and in hexadecimal in documents, whatever the keys are; each
     checkpoint of its view is what its rows produce, and folders may be empty.

@@ -14,7 +14,7 @@ from clog.storage.format.log_info import (
     schema_to_json,
 )
 from clog.storage.types.columns import arrow_schema, schema_of
-from clog.storage.types.evolve import evolved
+from clog.storage.types.evolve import Changes, evolved
 
 SCHEMA = schema_of(
     {
@@ -35,9 +35,12 @@ WIDER = pa.struct(
 )  # of what `evolve` below does
 
 
-def evolve(**changes):
-    given = {"add": {}, "widen": {}, "relax": ()} | changes
-    return evolved(SCHEMA, **given, url="memory://x")
+def evolve(schema=SCHEMA, **changes):
+    asked = {"add": {}, "widen": {}, "relax": (), "rename": {}, "drop": ()} | changes
+    given, by_id = Changes.given(**asked), schema is not SCHEMA or "drop" in changes
+    by_id = by_id or "rename" in changes
+    made, _ = evolved(schema, (), given, by_id=by_id, url="memory://x")
+    return made
 
 
 def test_a_schema_is_its_document():
@@ -126,7 +129,7 @@ def test_what_may_follow():
         },
         relax=["value.n"],
     )
-    check_evolution(SCHEMA, made)
+    check_evolution(SCHEMA, made, by_id=False)
     assert (made.id, made.last_id) == (1, SCHEMA.last_id + 3)
     value = arrow_schema(made).field("value").type
     assert [(f.name, f.type) for f in value][:3] == [(f.name, f.type) for f in WIDER]
@@ -153,6 +156,18 @@ def test_what_may_follow():
         ({"widen": {"value.d": pa.decimal128(9, 3)}}, "more digits and the same scale"),
         ({"widen": {"key.b": pa.binary()}}, "it cannot be widened"),
         ({"relax": ["value.x"]}, "value.x is not in the schema"),
+        ({"rename": {"value.x": "y"}}, "value.x is not in the schema"),
+        ({"rename": {"value.n": "f"}}, "value has a field twice"),
+        ({"rename": {"value.n": "value.m"}}, "give the new name of the field alone"),
+        ({"rename": {"value.l.element": "e"}}, "cannot be renamed: only fields of structs can"),
+        ({"rename": {"value": "v"}}, "cannot be renamed: only fields of structs can"),
+        ({"drop": ["value"]}, "cannot be dropped: only fields of structs can"),
+        ({"drop": ["value.l.element"]}, "cannot be dropped: only fields of structs can"),
+        ({"drop": ["value.l.element.q"]}, "value.l.element would have no field left"),
+        ({"drop": ["key.a"]}, "without a part of its key"),
+        ({"drop": ["value.n"], "rename": {"value.n": "m"}}, "is both renamed and dropped"),
+        ({"drop": "value.x"}, "value.x is not in the schema"),
+        ({"rename": ["value.n"]}, "rename is a list"),
     ],
 )
 def test_what_may_not_follow_is_refused_with_its_reason(changes, message):
@@ -160,6 +175,44 @@ def test_what_may_not_follow_is_refused_with_its_reason(changes, message):
     with pytest.raises(InvalidInputError) as refused:
         evolve(**changes)
     assert message in str(refused.value)
+
+
+def test_names_follow_by_ids():
+    """S61: with the feature alone; a name that is used again has another id, and another column."""
+    made = evolve(
+        rename={"value.n": "f", "value.f": "n", "key.a": "b", "key.b": "a"},
+        drop=["value.d"],
+        add={"value.d": pa.int8()},
+    )
+    check_evolution(SCHEMA, made, by_id=True)
+    with pytest.raises(CorruptionError):
+        check_evolution(SCHEMA, made, by_id=False)
+    assert [(f.name, f.stored_name) for f in made.key.fields] == [("b", "a"), ("a", "b")]
+    before = {f.name: f for f in SCHEMA.value.fields}
+    after = {f.name: f for f in made.value.fields}
+    assert (after["f"].id, after["f"].stored_name) == (before["n"].id, "n")
+    assert (after["n"].id, after["n"].stored_name) == (before["f"].id, "f")
+    new = after["d"]
+    assert new.id > SCHEMA.last_id
+    assert new.stored_name == f"d-{new.id}"
+    assert schema_from_json(schema_to_json(made)) == made
+    again = evolve(made, rename={"value.f": "n", "value.n": "f"})
+    assert [f.column for f in again.value.fields if f.name in ("n", "f")] == [None, None]
+
+
+def test_a_dropped_column_with_a_number_is_of_no_later_field():
+    """FORMAT.md §12.4: though its name looks like that of a field that is added later."""
+    schema = schema_of(
+        {"key": pa.string(), "value": pa.struct([("a-30", pa.int8()), ("b", pa.int8())])}
+    )
+    made = evolve(schema, drop=["value.a-30"])
+    columns = set()
+    while made.last_id < 40:
+        name = f"value.a{made.last_id}"
+        made = evolve(made, add={"value.a": pa.int8()} if not columns else {name: pa.int8()})
+        columns |= {field.stored_name for field in made.value.fields}
+    assert "a-30" not in columns
+    assert made.value.fields[1].id > 30
 
 
 def field(schema, i):
@@ -206,12 +259,12 @@ def with_field(i, **changes):
 def test_an_edit_with_another_schema_is_damage(after):
     """FORMAT.md §12.4: whoever made it."""
     with pytest.raises(CorruptionError):
-        check_evolution(SCHEMA, after)
+        check_evolution(SCHEMA, after, by_id=False)
 
 
 def test_bytes_get_no_schema():
     """What is stored as bytes cannot be read as anything else."""
     with pytest.raises(CorruptionError):
-        check_evolution(None, SCHEMA)
+        check_evolution(None, SCHEMA, by_id=True)
     with pytest.raises(InvalidInputError, match="has no schema to evolve"):
-        evolved(None, add={"value.x": pa.int8()}, widen={}, relax=(), url="memory://x")
+        evolve(None, add={"value.x": pa.int8()})

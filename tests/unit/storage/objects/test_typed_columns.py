@@ -6,13 +6,13 @@ import pytest
 from clog.storage.errors import InvalidInputError
 from clog.storage.types.columns import (
     as_type,
-    can_read,
     cheapest_leaf,
     leaves_of,
     projected,
     settled,
     value_sizes,
 )
+from clog.storage.types.stored import can_read
 
 INNER = pa.struct([("c", pa.string()), ("d", pa.int64())])
 SCHEMA = pa.schema(

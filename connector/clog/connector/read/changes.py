@@ -1,4 +1,4 @@
-"""Changes of a log's table, with the rows that they replaced: batch and stream.
+"""Changes of a log's table, with the rows that they replaced: batch and stream (S83, S84).
 
 The core plans the changes between two versions as *splits*, which tasks read without the log's
 metadata; here they get tasks, columns and, in a stream, versions.

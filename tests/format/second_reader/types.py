@@ -95,8 +95,7 @@ def parse_schema(body: Json) -> Schema:
     if schema.is_table:
         _check_table(schema)
     need(
-        all(each.column is None for each in [*fields, value])
-        and (key.column is None or (schema.is_table and key.type != "struct")),
+        value.column is None and (key.column is None or (schema.is_table and key.type != "struct")),
         "22",
         "a column of its own for a field that has none",
     )

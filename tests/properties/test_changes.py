@@ -245,7 +245,7 @@ def test_five_hundred_histories(some):
 
 def one_image_too_many(patch):
     """A key that ends as it began gives a pair of images."""
-    patch.setattr(changes, "are_equal", lambda some, _: np.zeros(len(some), np.bool_))
+    patch.setattr(changes, "_are_equal", lambda some, _: np.zeros(len(some), np.bool_))
 
 
 def an_image_of_the_wrong_version(patch):

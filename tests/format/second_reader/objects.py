@@ -20,6 +20,7 @@ from second_reader.types import (
     check_column,
     check_id,
     has_id,
+    id_of,
     value_size,
     values,
 )
@@ -155,6 +156,12 @@ def _nested(table: pa.Table, schema: Schema) -> pa.Table:
                 f"{each.name} is null, or not, in other rows than may be",
             )
         inner = [fields[each.id].with_nullable(not each.required) for each in there]
+        if name == "value":  # What it held of fields that were dropped counts, too (§12.4).
+            known = {each.id for each in (*schema.key_columns, *schema.value.fields)}
+            gone_since = [one for number, one in fields.items() if 16 <= number < 2**31 - 1000]
+            gone_since = [one for one in gone_since if id_of(one) not in known]
+            inner += gone_since
+            columns += [table.column(one.name).combine_chunks() for one in gone_since]
         mask = pa.array(rows_without, pa.bool_())
         arrays.append(pa.StructArray.from_arrays(columns, fields=inner, mask=mask))
         about = {b"PARQUET:field_id": str(number).encode()}

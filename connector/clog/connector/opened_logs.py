@@ -101,12 +101,18 @@ class Loaded:
         types, schema = types_at(head), head.log.schema
         return None if types is None or schema is None else cls(schema, types.key_columns)
 
-    def ids(self, schema: "StructType", *, is_table: bool) -> dict[str, tuple[int, ...]]:
+    def shows_rows(self, schema: "StructType") -> bool:
+        """Returns whether these are columns of the table, and not of records."""
+        from clog.storage.types.columns import rows_of
+
+        rows = rows_of(self.schema, self.key_columns)
+        return rows is not None and rows.has(schema.names)
+
+    def ids(self, schema: "StructType", *, are_rows: bool) -> dict[str, tuple[int, ...]]:
         """Returns the ids on the way to each field that these columns read, by its path."""
         from clog.storage.types.columns import rows_of
 
-        rows = rows_of(self.schema, self.key_columns) if is_table else None
-        rows = rows if rows is not None and rows.has(schema.names) else None
+        rows = rows_of(self.schema, self.key_columns) if are_rows else None
         fields = {path: field.id for path, field in self.schema.walk()}
         found = {}
         for column in (schema if rows is not None else canonical(schema)).fields:
@@ -128,8 +134,9 @@ class Loaded:
         """Returns which of these columns is another one in a version, or has another name there."""
         if (now := Loaded.of(head)) is None:
             return None
-        there = now.ids(schema, is_table=is_table)
-        for path, ids in self.ids(schema, is_table=is_table).items():
+        are_rows = is_table and self.shows_rows(schema)  # The version may lack some of them.
+        there = now.ids(schema, are_rows=are_rows)
+        for path, ids in self.ids(schema, are_rows=are_rows).items():
             if ids == there.get(path):
                 continue
             name = now.name_of(ids[-1], is_table=is_table)

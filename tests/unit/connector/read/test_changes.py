@@ -432,6 +432,29 @@ def test_a_column_widened_under_a_stream_is_told(tmp_path):
     assert brief(query.batch()) == [("update_preimage", 1, 0.5), ("update_postimage", 1, 0.1)]
 
 
+def test_a_column_renamed_under_a_stream_is_named(log):
+    """S61: the column, and not the first one; a batch that was planned before runs again."""
+    put(log, k1=1)
+    query = Query(log.url)
+    query.follow()
+    put(log, k1=2)
+    end = query.latest()
+    log.evolve(rename={"value.n": "count"})
+    assert brief(query.run(query.at, end)) == [
+        ("update_preimage", 1, 1),
+        ("update_postimage", 1, 2),
+    ]
+    with pytest.raises(InvalidInputError, match=r"column n of .* is called count since version 3"):
+        query.batch()
+    query.start()
+    assert [row["count"] for row in query.run(query.at, end)] == [1, 2]
+    table = ClogDataSource({"path": log.url, "view": "table"})
+    schema = table.schema()
+    log.evolve(rename={"value.count": "n"})
+    with pytest.raises(InvalidInputError, match=r"column count .* is called n; load"):
+        table.reader(schema)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -40,6 +40,7 @@ CONFIGS: dict[str, tuple[Any, ...]] = {
     "object.bytes": (200, 64 << 20),
     "table.publish": ("none", "delta", "iceberg", "delta,iceberg"),
     "table.publish.interval.ms": (0, 60_000),
+    "table.publish.columns": ("none", "timestamp", "headers", "headers,timestamp"),
     "table.masks": ("false", "true"),
 }
 """The values of configs that may be altered at any time."""

@@ -321,6 +321,19 @@ def append_as_if_offsets_were_other(w: World) -> None:
         check(not rows, "{} took offsets: {}", log, offsets)
 
 
+@operation("Log.delete", weight=2, may=has(assigns))
+def delete(w: World) -> bool | None:
+    """Keys are deleted, whether they are there or not."""
+    process, place, model, log = pick(w, places(w, assigns))
+    if not model.is_hashed or model.is_ordered:
+        return False  # Its tombstones go where the hash says; others take an order of the log's.
+    keys = sorted({row.key for row in rows_for(w, model)}, key=str)
+    w.expect(place, [Row(None, key, None) for key in keys])
+    with w.calling(process):
+        log.delete(keys)
+    return None
+
+
 # --- Transactions
 
 

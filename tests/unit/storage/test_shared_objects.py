@@ -148,7 +148,9 @@ OF_A_LOG = {
     "append": appended,
     "read": read,
     "table": truth(lambda log, me: is_of(me, log.table().get(KEYS[me]))),
-    "changes": truth(lambda log, me: is_of(me, log.latest({0: 0, 1: 0}).get(KEYS[me]))),
+    "latest": truth(lambda log, me: is_of(me, log.latest({0: 0, 1: 0}).get(KEYS[me]))),
+    "changes": truth(lambda log, _: log.changes(since=0).to_arrow().num_rows >= THREADS),
+    "delete": truth(lambda log, me: len(log.delete([f"nobody{me}"]).offsets) == 1),
     "start_offsets": truth(lambda log, _: log.start_offsets() == {0: 0, 1: 0}),
     "end_offsets": truth(lambda log, _: min(log.end_offsets().values()) >= THREADS // 2),
     "stable_offsets": truth(lambda log, _: min(log.stable_offsets().values()) >= THREADS // 2),
@@ -529,6 +531,9 @@ OF_A_HANDLE = {
     "append": appended_by_handle,
     "manifest": truth(lambda handle, _: handle.manifest().version >= THREADS),
     "manifest_at": at_its_version,
+    "manifest_asked": truth(
+        lambda handle, _: handle.manifest_asked(handle.tip, 1, None, "since").version == 1
+    ),
 }
 NOT_OF_A_HANDLE = {"withdraw": "where the log is gone", "checked": "of a value that may be none"}
 

@@ -29,9 +29,9 @@ import clog.cleaner.log_round
 import clog.cleaner.passes.judge
 import clog.cleaner.passes.rewriter
 import clog.cleaner.passes.run_pass
+import clog.storage.commit.appends
 import clog.storage.commit.committer
 import clog.storage.commit.handle
-import clog.storage.commit.proposals
 import clog.storage.commit.tip
 import clog.storage.format.writers
 import clog.storage.transactions.deferred
@@ -169,7 +169,7 @@ def checkpoint_moves(patch: Patch) -> None:
 
 def sequence_not_checked_again(patch: Patch) -> None:
     """A producer's sequence is checked before it writes, and not after a lost race (K2)."""
-    patch(storage.commit.proposals, "find_duplicate", lambda *_: None)
+    patch(storage.commit.appends, "find_duplicate", lambda *_: None)
 
 
 def exists_then_write(patch: Patch) -> None:
@@ -288,7 +288,7 @@ def page_beats_head(patch: Patch) -> None:
         paged = find(pages, replace(head, writers=()), kind, writer_id)
         return paged or find(pages, head, kind, writer_id)
 
-    patch(storage.commit.proposals, "find_writer", backwards)
+    patch(storage.commit.appends, "find_writer", backwards)
 
 
 def kind_ignored(patch: Patch) -> None:
@@ -299,7 +299,7 @@ def kind_ignored(patch: Patch) -> None:
         kinds = (w.kind for w in reversed(head.writers) if w.writer_id == writer_id)
         return find(pages, head, next(kinds, kind), writer_id)
 
-    patch(storage.commit.proposals, "find_writer", blind)
+    patch(storage.commit.appends, "find_writer", blind)
 
 
 def cut_page_loses_writers(patch: Patch) -> None:
@@ -487,12 +487,17 @@ def trouble_marks_partition(patch: Patch) -> None:
 
 def group_shares_offsets(patch: Patch) -> None:
     """Appends of a group are all prepared against the head as it was before them (Q2)."""
-    patch(storage.commit.handle, "advance", lambda head, _edit, **_: head)
+    patch(storage.commit.appends, "advance", lambda head, _edit, **_: head)
 
 
 def group_mixes_writers(patch: Patch) -> None:
     """Each writer of a group is said to have appended its first objects (decision 0010)."""
-    patch(storage.commit.proposals, "_shifted", lambda by, _objects: by)
+    joined = storage.commit.appends._joined
+
+    def mixed(edits):
+        return replace(joined(edits), writers=tuple(by for edit in edits for by in edit.writers))
+
+    patch(storage.commit.appends, "_joined", mixed)
 
 
 def tip_seen_in_two_steps(patch: Patch) -> None:

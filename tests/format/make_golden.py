@@ -484,6 +484,32 @@ def table_record(n: int, i: int) -> dict:
     return {"key": key, "value": None if (n + i) % 9 == 0 else value, "headers": headers}
 
 
+def by_ids(root: Path) -> None:
+    """Fields that are renamed and dropped, nested ones and one of the key, a name that is used
+    again; objects of each schema, some rewritten.
+    """
+    fields = pa.struct(
+        [("a", pa.int32()), ("b", pa.string()), ("s", pa.struct([("q", pa.int8())]))]
+    )
+    schema = {"key": pa.struct([("k", pa.string()), ("l", pa.int8())]), "value": fields}
+    log = create(root, schema=schema, min_cleanable_dirty_ratio="0")
+    k, value = "k", {"a": 1, "b": "x", "s": {"q": 2}}
+    for n in range(8):
+        keys = ({k: f"{i % 5}", "l": i % 2} for i in range(n, 20))
+        rows = [{"key": key, "value": value if (n + i) % 7 else None} for i, key in enumerate(keys)]
+        log.append(rows)
+        log.handle.clock.advance(700)
+        if n == 1:
+            log.evolve(rename={"value.a": "z", "value.s.q": "r"}, drop=["value.b"])
+            value = {"z": 3, "s": {"r": 4}}
+        if n == 4:
+            log.evolve(rename={"key.k": "id", "value.z": "b"}, add={"value.a": pa.float64()})
+            k, value = "id", {"a": 0.5, "b": 6, "s": {"r": None}}
+        if n % 3 == 2:
+            log.roll(0)
+            Cleaner(log, clock=log.handle.clock).run_once(force=True)
+
+
 def mirrored(root: Path) -> None:
     """Offsets that were given, with gaps and ends behind them, a start where the source begins, and
     positions in what is no log; then the log gives its own, and a pass.
@@ -596,6 +622,7 @@ CASES: dict[str, Case] = {
     "typed": typed,
     "typed-keys": typed_keys,
     "table-columns": table_columns,
+    "by-ids": by_ids,
     "mirrored": mirrored,
     "combined": combined,
     "kept": kept,
@@ -646,6 +673,8 @@ def another(log: Log, n: int) -> dict:
     """One more record of a log."""
     if log.schema.field("value").type == "binary":
         return {"key": b"new", "value": str(n)}
+    if log.schema.field("key").type.get_field_index("l") >= 0:
+        return {"key": {"id": "new", "l": 1}, "value": {"a": n / 2, "b": n, "s": None}}
     if log.schema.field("key").type.get_field_index("id") >= 0:
         return table_record(1, n)
     is_price = log.schema.field("key").type.num_fields == 3

@@ -196,7 +196,7 @@ class World:
         would hide say the same.
         """
         shown = {r["key"].decode(): r["value"].decode() for r in _rows(self.log.table())}
-        found = self.log.table().get_many(KEYS)
+        found = self.log.table().get_many(list(KEYS))
         assert {k.decode(): v.decode() for k, v in found.items()} == shown
         table.refresh()
         followed = {key.decode(): value.decode() for key, value in table.scan()}

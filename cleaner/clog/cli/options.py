@@ -44,8 +44,11 @@ _came: list[int] = []
 
 
 def signalled() -> int:
-    """Returns the exit code of a command that a signal ended: 130 for Ctrl-C, 143 for SIGTERM."""
+    """Returns the exit code of a command that a signal ended: 130 for Ctrl-C, 143 for SIGTERM. The
+    next command in this process knows nothing of it.
+    """
     number = _came[-1] if _came else signal.SIGINT
+    _came.clear()
     return 1 if number == signal.SIGALRM else _SIGNALLED_BASE + number
 
 

@@ -27,7 +27,6 @@ from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
 from clog.storage.config.units import with_times
-from clog.storage.diagnostics.describe import pending_reason
 from clog.storage.env import dataclass
 from clog.storage.errors import (
     ClogError,
@@ -255,6 +254,8 @@ def erasures(handle: Handle) -> list[Erasure]:
     manifest, config = handle.manifest(), LogConfig.from_overrides(handle.tip.head.config)
     if ERASURES not in manifest.head.log.features:
         return []
+    from clog.storage.diagnostics.describe import pending_reason
+
     now_ms = handle.clock.now_ms()
     holds = read_holds(handle, config, now_ms=now_ms) if manifest.erasures else Holds()
     found = [

@@ -28,7 +28,6 @@ from clog.storage.objects.records import Appendable
 from clog.storage.objects.writer import DataObject, ObjectWriter
 from clog.storage.publications.publish import Publications, PublishResult, WithdrawResult
 from clog.storage.read import scan
-from clog.storage.read.changes import changes
 from clog.storage.read.lookup import for_times
 from clog.storage.read.table import HasTable, Table, Tables
 from clog.storage.readers import (
@@ -411,14 +410,15 @@ class Log(HasTable):
             until: the same, with its own changes; None: the newest.
             since_time_ms: instead of ``since``: the newest version committed by then.
             until_time_ms: instead of ``until``: the same.
-            mode: ``net``: at most one change of a key, of version ``until``; ``each``: those by all
-                records, in the order of commits.
+            mode: ``net``: at most one change of a key, that of ``until``; ``each``: by each record.
 
         Raises:
             VersionExpiredError: a version can no longer be read; the message says what keeps one.
             InvalidInputError: ``since`` is missing, or after ``until``; the mode is unknown.
         """
         asked = (since, since_time_ms), (until, until_time_ms)
+        from clog.storage.read.changes import changes
+
         return changes(self._handle, self._part(Tables).indexes, *asked, mode=mode, offsets=start)
 
     def start_offsets(self) -> dict[int, int]:

@@ -78,7 +78,7 @@ def test_a_log_and_its_table_are_pickled_by_url(tmp_path):
     assert shown.to_pylist() == table.to_pylist()
     assert of_part.offsets == part.offsets
     assert copy.deepcopy(log).id == log.id
-    with pytest.raises(InvalidInputError, match=r"changes of .* cannot be pickled"):
+    with pytest.raises(InvalidInputError, match=r"latest records of .* cannot be pickled"):
         pickle.dumps(log.latest(0))
 
 

@@ -47,8 +47,6 @@ from clog.storage.format.cuts import Keep
 from clog.storage.format.documents import is_log_id
 from clog.storage.format.log_info import LogSchema, SchemaField
 from clog.storage.format.manifest import Manifest, overdue
-from clog.storage.publications.delta import DeltaView
-from clog.storage.publications.iceberg import IcebergView
 from clog.storage.publications.source import (
     Seen,
     Source,
@@ -201,16 +199,24 @@ class View(Protocol[_S, _V]):
         """Returns the paths that versions from ``first`` on name; CorruptionError: damaged ones."""
 
 
-VIEWS: Mapping[str, type[View[Any, Any]]] = {"delta": DeltaView, "iceberg": IcebergView}
+def views_in(name: str) -> type[View[Any, Any]]:
+    """Returns the class of views in a format; imported here, as most logs are not published."""
+    if name == "delta":
+        from clog.storage.publications.delta import DeltaView
+
+        return DeltaView
+    from clog.storage.publications.iceberg import IcebergView
+
+    return IcebergView
 
 
 def view_of(standing: StandingLog, name: str) -> View[Any, Any]:
     """Returns the view of a log in a format, for one thread."""
-    if name not in VIEWS:
+    if name not in FORMATS:
         raise InvalidInputError(
-            f"format={name!r} is unknown; a log is published as {' or '.join(VIEWS)}"
+            f"format={name!r} is unknown; a log is published as {' or '.join(FORMATS)}"
         )
-    view: Callable[[StandingLog], View[Any, Any]] = VIEWS[name]
+    view: Callable[[StandingLog], View[Any, Any]] = views_in(name)
     return view(standing)
 
 
@@ -225,7 +231,7 @@ def foreign_table(view: View[Any, Any], *, url: str) -> InvalidInputError:
 def check_publishable(name: str, schema: LogSchema | None, config: LogConfig, *, url: str) -> None:
     """Raises if a log with this schema and config cannot be published in a format."""
     columns = view_columns(schema, config)
-    VIEWS[name].check_columns(columns, url=url)
+    views_in(name).check_columns(columns, url=url)
     if problem := names_problem(schema):
         raise InvalidInputError(
             f"{problem}; {url} cannot be published as {name}, which must be readable by them;"
@@ -646,7 +652,7 @@ def with_pin(pins: Sequence[Pin], pin: Pin, *, delay_ms: int) -> tuple[Pin, ...]
 
 def published_files(root: Store) -> list[ViewFiles]:
     """Returns clog's views at a root, of any log; two LISTs, and a GET for each."""
-    found = (_found(root, row, VIEWS[row.name].log_of) for row in FORMATS.values())
+    found = (_found(root, row, views_in(row.name).log_of) for row in FORMATS.values())
     return [one for one in found if one is not None]
 
 

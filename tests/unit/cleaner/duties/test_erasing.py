@@ -217,7 +217,7 @@ def test_a_request_is_one_commit_and_shows_what_it_waits_for(log):
     ("keys", "said"),
     [
         ([], "at least one key"),
-        ("alice", "a list of at least one key"),
+        ("alice", "a list of keys"),
         ([7], "must be bytes or str"),
     ],
 )

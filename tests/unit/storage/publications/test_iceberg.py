@@ -93,6 +93,6 @@ def test_a_missing_package_is_named(make_log, store, monkeypatch):
     log = make_log()
     put(log, [1])
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(InvalidInputError, match=r"needs fastavro, .* pip install \"fastavro"):
+    with pytest.raises(InvalidInputError, match=r"needs fastavro: run pip install \"fastavro"):
         log.publish("iceberg")
     assert iceberg_versions(store) == []

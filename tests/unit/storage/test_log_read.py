@@ -16,7 +16,7 @@ from clog.storage.format.chunks import Replacement
 from clog.storage.format.commits import Edit
 from clog.storage.objects.composing import write_rewritten
 from clog.storage.objects.writer import rewritten_chunk
-from clog.storage.read.scan import pieces_from, plan_range, read_pieces
+from clog.storage.read.scan import pieces_within, plan_range, read_pieces
 from clog_testing.crash import expire
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.model import rows_in
@@ -87,7 +87,7 @@ def test_pieces_of_a_cleaned_log_can_be_cut(cleaned, dense):
     log, there = cleaned(dense=dense)
     pieces = plan_range(log.handle.manifest(), 0, 0, 20)
     for offset in range(21):
-        read = read_pieces(log.handle.store, pieces_from(pieces, offset), columns=("offset",))
+        read = read_pieces(log.handle.store, pieces_within(pieces, offset), columns=("offset",))
         found = [o for batch in read for o in batch.column("offset").to_pylist()]
         assert found == [o for o in there if o >= offset]
 

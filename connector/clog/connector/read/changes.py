@@ -314,22 +314,15 @@ def planned_rows(
 
 def rows_between(plan: "TablePlan", start: int, end: int) -> "TablePlan":
     """Returns the part of a plan that delivers the rows at these offsets."""
-    from clog.storage.read.scan import cut
+    from clog.storage.read.scan import pieces_within
 
-    def within(pieces: Sequence[Any], low: int, high: float) -> tuple[Any, ...]:
-        return tuple(
-            cut(p, max(p.start, low), min(p.end, int(min(high, p.end))))
-            for p in pieces
-            if p.start < high and p.end > low
-        )
-
-    clean, dirty = (within(pieces, start, end) for pieces in (plan.clean, plan.dirty))
-    later = within(plan.dirty, end, float("inf"))
+    clean, dirty = (tuple(pieces_within(own, start, end)) for own in (plan.clean, plan.dirty))
+    later = pieces_within(plan.dirty, end)
     if plan.order is not None:
         # Any other record of the partition may win.
         own = (*plan.clean, *plan.dirty)
-        later = (*within(own, 0, start), *within(own, end, float("inf")))
-    return replace(plan, clean=clean, dirty=dirty, later=later)
+        later = [*pieces_within(own, 0, start), *pieces_within(own, end)]
+    return replace(plan, clean=clean, dirty=dirty, later=tuple(later))
 
 
 def last_within(

@@ -50,10 +50,10 @@ from clog.storage.read.scan import (
     COLUMNS,
     KeyIndexCache,
     ReadPiece,
-    cut,
     in_order,
     missed_deletes,
     ordering_of,
+    pieces_within,
     plan_range,
     read_pieces,
     read_schema,
@@ -103,9 +103,6 @@ UNINDEXED_ROWS: Final = 1 << 20
 RANGES_MAX: Final = 16
 NEAR: Final = 64
 """Keys are close together if their ranges have room for this many times as many."""
-
-_END: Final = 1 << 62
-"""An offset beyond all others."""
 
 Range = tuple[int, int]
 """Offsets from one, inclusive, to another."""
@@ -288,17 +285,11 @@ def _plan(before: Manifest, after: Manifest, p: int, hidden: Range) -> Changes:
         return replace(of, news=news)
     left = replace(
         former,
-        clean=_within(former.clean, 0, start),
-        dirty=_within(former.dirty, 0, start),
-        later=(*_within(former.dirty, start, _END), *news.clean, *news.dirty),
+        clean=tuple(pieces_within(former.clean, 0, start)),
+        dirty=tuple(pieces_within(former.dirty, 0, start)),
+        later=(*pieces_within(former.dirty, start), *news.clean, *news.dirty),
     )
     return replace(of, news=news, left=left if _rows_of(left) else None)
-
-
-def _within(pieces: Sequence[ReadPiece], start: int, end: int) -> tuple[ReadPiece, ...]:
-    """Returns the parts of the pieces in a range of offsets."""
-    inside = (piece for piece in pieces if piece.start < end and start < piece.end)
-    return tuple(cut(piece, max(piece.start, start), min(piece.end, end)) for piece in inside)
 
 
 def _must_compare(before: Manifest, after: Manifest, p: int) -> bool:

@@ -25,10 +25,9 @@ from clog.storage.read.scan import (
     KeyIndexCache,
     ReadPiece,
     Run,
-    cut,
     in_order,
     ordering_of,
-    pieces_from,
+    pieces_within,
     plan_range,
     presence_column,
     read_pieces,
@@ -127,17 +126,15 @@ def _winners(
     while rest:
         best.clear()
         full_at, keys = _put_pieces(store, rest, best, order, seed)
-        before = [
-            cut(p, p.start, min(p.end, rest[0].start)) for p in own if p.start < rest[0].start
-        ]
-        others = [*beside, *before, *([] if full_at is None else pieces_from(rest, full_at))]
+        before = pieces_within(own, 0, rest[0].start)
+        others = [*beside, *before, *([] if full_at is None else pieces_within(rest, full_at))]
         if keys:
             wanted = pa.concat_arrays(keys).unique().to_pylist()
             others = list(pieces_of_keys(store, others, wanted, seed))
         for _, rows in _ordered_rows(store, others, order, seed):
             best.compare(*rows)
         yield rest, best.counted_offsets()
-        rest = [] if full_at is None else pieces_from(rest, full_at)
+        rest = [] if full_at is None else pieces_within(rest, full_at)
 
 
 def best_of_keys(

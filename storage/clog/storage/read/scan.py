@@ -139,6 +139,8 @@ DELETE_HORIZON = "delete_horizon"
 """A column that only the cleaner asks for: the time in ms from which the tombstone may be removed,
 null if none is set (S23). If asked for without the value, other rows than tombstones may have one.
 """
+_OFFSET_END = 1 << 63
+"""Beyond all offsets."""
 _Range = TypeVar("_Range", Segment, Chunk)
 _base, _next = attrgetter("base"), attrgetter("next")
 
@@ -298,9 +300,12 @@ def piece_of(
     )
 
 
-def pieces_from(pieces: Sequence[ReadPiece], offset: int) -> list[ReadPiece]:
-    """Returns the parts of the pieces from the offset on."""
-    return [cut(p, max(p.start, offset), p.end) for p in pieces if p.end > offset]
+def pieces_within(
+    pieces: Iterable[ReadPiece], start: int, end: int = _OFFSET_END
+) -> list[ReadPiece]:
+    """Returns the parts of the pieces in ``[start, end)``."""
+    inside = (p for p in pieces if p.start < end and start < p.end)
+    return [cut(p, max(p.start, start), min(p.end, end)) for p in inside]
 
 
 def cut(piece: ReadPiece, start: int, end: int) -> ReadPiece:

@@ -86,7 +86,7 @@ from clog.storage.read.scan import (
     in_order,
     ordering_of,
     piece_of,
-    pieces_from,
+    pieces_within,
     plan_range,
     presence_column,
     read_pieces,
@@ -383,12 +383,12 @@ def _of_many_maps(
         full_at = _map(store, plan, rest, latest)
         last = latest.last_offsets()
         alive = np.ones(len(last), np.bool_)
-        after = pieces_from(dirty, latest.latest_offset + 1)
+        after = pieces_within(dirty, latest.latest_offset + 1)
         for fingerprints, _ in _fingerprinted(store, plan, after):
             superseded = latest.get(fingerprints)
             alive[np.searchsorted(last, superseded[superseded >= 0])] = False
         yield from rows_at(store, plan, rest, last[alive], columns)
-        rest = [] if full_at is None else pieces_from(rest, full_at)
+        rest = [] if full_at is None else pieces_within(rest, full_at)
 
 
 def _unknown(

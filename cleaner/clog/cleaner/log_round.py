@@ -16,9 +16,8 @@ A round is two lists of duties (`duties.Duty`), one before its passes and one af
 the clocks. Everything but the passes is exact: each step is applied to the manifest in memory, and
 the next one sees the result. Passes are shown as they are planned: which range is mapped, which
 segments are looked at. What dies in them is known only when their keys are read, and so is what is
-coalesced, freed of dead rows and released after them; these are shown as of before the passes.
-Merges are those before
-and after coalescing, which leaves a chunk for every ``object.bytes`` of a run.
+rewritten for the layout and released after them; these are shown as of before the passes. Merges
+are those before and after coalescing, which leaves a chunk for every ``object.bytes`` of a run.
 """
 
 import logging
@@ -35,20 +34,16 @@ from clog.cleaner.duties.commit_blocks import close_blocks
 from clog.cleaner.duties.erasing import carry_out, end_swept, swept
 from clog.cleaner.duties.layout import (
     Run,
-    candidate_runs,
     coalesce,
     coalesce_first,
-    due_coalescing,
     due_merges,
-    due_purges,
+    due_rewrites,
     due_sharing,
     due_trims,
-    is_due,
+    may_be_due,
     merge_segments,
     mergeable,
     merging,
-    parts_of,
-    purge_dead_rows,
     trim,
 )
 from clog.cleaner.duties.publishing import Publishing
@@ -275,17 +270,11 @@ class LogRound:
             Duty(
                 *("proposals", proposals.is_due, proposals.run), every_ms=_PROPOSALS_MS, asked=True
             ),
-            Duty(
-                *("purge", due_purges, purge_dead_rows),
-                of_version=_has_dead_rows,
-                counts=partial(_rows, "records_materialised"),
-                reads_records=True,
-            ),
             merges,
             Duty(
-                *("coalesce", due_coalescing, coalesce),
-                of_version=lambda work: candidate_runs(work.manifest),
-                counts=partial(_rows, "records_coalesced"),
+                *("coalesce", due_rewrites, coalesce),
+                of_version=may_be_due,
+                counts=_rewritten_counts,
                 reads_records=True,
             ),
             merges,
@@ -437,7 +426,7 @@ class LogRound:
                 first = Duty(
                     "coalesce",
                     run=partial(coalesce_first, chosen=self._chosen),
-                    counts=partial(_rows, "records_coalesced"),
+                    counts=_rewritten_counts,
                     reads_records=True,
                 )
                 self._do([first], self._work(self.clock.now_ms()))
@@ -631,8 +620,11 @@ def _release(work: Work) -> None:
     with_room(work, partial(sweep_released, work))
 
 
-def _rows(name: str, runs: Sequence[Run]) -> dict[str, int]:
-    return {name: sum(run.live_rows for run in runs)}
+def _rewritten_counts(runs: Sequence[Run]) -> dict[str, int]:
+    rows = Counter[str]()
+    for run in runs:
+        rows["records_materialised" if run.has_dead else "records_coalesced"] += run.live_rows
+    return rows
 
 
 def _removal_counts(removals: Sequence[Removal]) -> dict[str, int]:
@@ -654,10 +646,6 @@ def _has_erasures(work: Work) -> bool:
 
 def _has_block(work: Work) -> bool:
     return work.handle.tip.version >= documents.BLOCK_VERSIONS
-
-
-def _has_dead_rows(work: Work) -> bool:
-    return any(chunk.dead is not None for _, chunk in work.manifest.chunks())
 
 
 def _keep_reserve(work: Work) -> None:
@@ -756,7 +744,8 @@ def plan_round(
     eligible, resting = _eligible(work, force=force, compaction=compaction)
     merges = due_merges(work)
     merged = work.after(merging(work, merges)) if merges else work
-    first, runs = _coalesced(merged, eligible)
+    first = due_sharing(merged, eligible)
+    runs = due_rewrites(merged, first=first)
     merges += mergeable(merged.manifest, work.config, _chunks_after(runs, work.config))
     policy = RewritePolicy(work.config, now_ms)
     deleted = due_released(work)
@@ -767,20 +756,12 @@ def plan_round(
         coalesced_first=[_rewrite(run) for run in first],
         passes=[_pass(work.manifest, c, policy) for c in eligible],
         resting=resting,
-        materialised=[_rewrite(run) for run in due_purges(work)],
-        coalesced=[_rewrite(run) for run in runs],
+        materialised=[_rewrite(run) for run in runs if run.has_dead],
+        coalesced=[_rewrite(run) for run in runs if not run.has_dead],
         merged=[_merge(*merge) for merge in merges],
         deleted=[r.path for r in deleted],
         deleted_bytes=sum(r.size_bytes for r in deleted),
     )
-
-
-def _coalesced(work: Work, eligible: Sequence[Candidate]) -> tuple[list[Run], list[Run]]:
-    """Returns what is coalesced before the passes, and after them."""
-    first = due_sharing(work, eligible)
-    taken = {c.identity for run in first for c in run.chunks}
-    runs = parts_of(candidate_runs(work.manifest), lambda c: c.identity not in taken)
-    return first, runs if is_due(work, runs) else []
 
 
 def _eligible(work: Work, *, force: bool, compaction: bool) -> tuple[list[Candidate], list[int]]:

@@ -1,5 +1,11 @@
 """Rewriting for the layout alone: runs of neighbouring chunks, without judging their rows.
 
+What is rewritten is planned in one way: reasons name runs, and `relaid` rewrites them until none
+is named. Records below the log start (`due_trims`) go before a publication reads them, what passes
+would each read (`due_sharing`) before the first of them (docs/decisions/0091), and all else
+(`due_rewrites`: loose chunks, and dead rows whose delay is over) after the last, as passes leave
+less of it. `merge_segments` joins segments and rewrites nothing.
+
 E1. Read the objects of all runs, each once for all its partitions, in the order of their rows; row
     groups that stay exactly as they are get copied, undecoded (`read.copy`).
 E2. Write the rows of each run as objects of its partition alone: offsets, timestamps (those of
@@ -9,45 +15,9 @@ E3. One commit replaces all runs whose chunks are still exactly those planned. A
     writer has changed is left out; its new objects are orphans. Appends never conflict: they add
     behind, and a replacement inside the active segment names its chunks. So no writer starves.
 
-After a crash before E3 there are orphans; after it, all is done. Chunks of an object that is
-damaged or missing, and runs from which fewer or more rows are read than the manifest says, are left
-out, and reported after the others are committed. A chunk left over from such a run is not rewritten
-if it would become itself again. What is due is done in parts of `ROUND_BYTES_MAX` of records
-(`bounded`), which bounds the memory; run by run, so that chunks that are to become one are read
-together: otherwise each would become itself again, for ever.
-
-Five duties, all but merging under every policy:
-
-*Coalescing*: the small objects of micro-batches become big ones of one partition each. A fresh
-object holds rows of all partitions: it lives as long as any of them needs it, and a reader of one
-partition opens the object of every micro-batch. So runs of neighbouring *loose* chunks (`is_loose`)
-of a segment are rewritten together: those that share their object, with the small ones before them
-that are not larger than all after them; a run without a shared chunk when it is `RUN_CHUNKS_MIN`
-long. So a record is rewritten O(log) times, and few small chunks are left. A shared chunk that is a
-run by itself would become an object by itself: it stays while its object has only such chunks. It
-is taken apart once nothing refers to some rows of the object, or they are rewritten anyway: else
-their bytes would stay as long as it does (S46). Coalescing is due when `LOOSE_OBJECTS_MIN` objects
-are loose, or a shared one has waited `WAIT_MS_MAX` since its commit. What is appended after the
-first round began waits for the next call, so that fast writers do not keep the cleaner here.
-
-*Purging*: chunks whose dead rows have waited ``dead.rows.delay.ms`` are rewritten without them
-(S46). A log that was compacted in the past may hold bitmaps. Most chunks never come here: passes,
-coalescing and trimming rewrite them first.
-
-*Merging*: segments that were sealed because of their number of chunks, in logs that do not compact.
-Once coalesced, such a segment is small. So `SEGMENTS_MIN` or more sealed neighbours that fit into
-one segment, by bytes, time and chunks, become one: retention keeps the grain that ``segment.bytes``
-and ``segment.ms`` give it. Their chunks stay as they are, so it is one commit and no I/O. Why a
-segment was sealed is not recorded: those sealed by `Log.roll` are merged as well.
-
-*Trimming*: records below the log start in a sealed segment that is kept become physically absent
-within one round (S37; Kafka leaves them, and copies them). Only the chunk that contains the log
-start is rewritten; those of its segment before it are dropped without being read.
-
-*Before passes* (docs/decisions/0047): each pass would fetch and decode the object of each
-micro-batch twice, for its own partition. So what several of them read is coalesced before the first
-one, if that costs less (`is_worth_coalescing`), although it also writes the records that the passes
-are about to remove. A run of one chunk is left out: it would become one chunk again.
+After a crash before E3 there are orphans; after it, all is done. Damaged chunks, and runs from
+which fewer or more rows are read than the manifest says, are left out, and reported after the
+others are committed. Parts of `ROUND_BYTES_MAX` bound the memory (`bounded`).
 """
 
 from bisect import bisect_right
@@ -114,6 +84,10 @@ class Run:
     @property
     def size_bytes(self) -> int:
         return sum(c.size_bytes for c in self.chunks)
+
+    @property
+    def has_dead(self) -> bool:
+        return any(c.dead is not None for c in self.chunks)
 
     @property
     def becomes_itself(self) -> bool:
@@ -362,14 +336,34 @@ WAIT_MS_MAX = 3_600_000
 
 
 def coalesce(work: Work, *, force: bool = False) -> list[Run]:
-    """Coalesces what is due, in rounds; returns the runs. One GET if loose objects are few."""
-    return relaid(work, partial(due_coalescing, force=force), "coalesce")
+    """Rewrites what is due, in rounds; returns the runs. One GET if loose objects are few."""
+    return relaid(work, partial(due_rewrites, force=force), "coalesce")
 
 
-def due_coalescing(work: Work, *, force: bool = False) -> list[Run]:
-    """Returns what is coalesced now; costs the same as `is_due`."""
-    runs = candidate_runs(work.manifest, through=work.through)
-    return runs if is_due(work, runs, force=force) else []
+def due_rewrites(work: Work, *, force: bool = False, first: Collection[Run] = ()) -> list[Run]:
+    """Returns what is rewritten after the passes, and after the runs that go ``first``: loose
+    chunks, if enough of them wait, and those with dead rows that are due, with neighbours of the
+    other kind; costs the same as `is_due`.
+    """
+    taken = {c.identity for run in first for c in run.chunks}
+    loose = candidate_runs(work.manifest, through=work.through)
+    loose = parts_of(loose, partial(_is_apart, taken))
+    named = [*due_purges(work), *(loose if is_due(work, loose, force=force) else ())]
+    wanted: dict[int, set[tuple[str, int]]] = defaultdict(set)
+    for run in named:
+        wanted[run.partition].update(c.identity for c in run.chunks)
+    return [
+        Run(p, chunks)
+        for p, mine in wanted.items()
+        for segment in work.manifest.segments[p]
+        for chunks in neighbours_of(segment.chunks, partial(_is_among, mine))
+    ]
+
+
+def may_be_due(work: Work) -> bool:
+    """Returns whether `due_rewrites` may ever find something in this version."""
+    has_dead = any(chunk.dead is not None for _, chunk in work.manifest.chunks())
+    return has_dead or bool(candidate_runs(work.manifest))
 
 
 def rewrite(work: Work) -> list[Run]:
@@ -397,14 +391,27 @@ def _is_apart(taken: Collection[tuple[str, int]], chunk: Chunk) -> bool:
     return chunk.identity not in taken
 
 
+def _is_among(wanted: Collection[tuple[str, int]], chunk: Chunk) -> bool:
+    return chunk.identity in wanted
+
+
 def _is_settled(stable: int, chunk: Chunk) -> bool:
     return chunk.next <= stable and chunk.outcome is None
 
 
 def candidate_runs(manifest: Manifest, *, through: int | None = None) -> list[Run]:
-    """Returns the runs of neighbouring loose chunks that are worth rewriting, of all partitions,
-    committed by version ``through`` if it is given. Leaves out aborted chunks (H-T7), those above
-    the last stable offset, and undecided ones below the log start, to which that is raised (S51).
+    """Returns the runs of neighbouring loose chunks of a segment that are worth rewriting, those
+    committed by version ``through`` if it is given: what fast writers append during a round waits.
+
+    The object of a micro-batch has rows of all partitions: it lives as long as any of them needs
+    it, and a reader of one opens each. So chunks that share their object are taken, with the small
+    ones before them that are not larger than all after them; a run without a shared chunk when it
+    is `RUN_CHUNKS_MIN` long: a record is rewritten O(log) times, and few small chunks are left. A
+    shared chunk that is a run by itself would become an object by itself: it stays while its object
+    has only such chunks, and is taken once nothing refers to some of its rows (S46).
+
+    Leaves out aborted chunks (H-T7), those above the last stable offset, and undecided ones below
+    the log start, to which that is raised (S51).
     """
     newest = manifest.version if through is None else through
     config = LogConfig.from_overrides(manifest.head.config)
@@ -461,13 +468,10 @@ def _worthwhile(run: Sequence[Chunk]) -> tuple[Chunk, ...]:
     return tuple(run[first:])
 
 
-def purge_dead_rows(work: Work) -> list[Run]:
-    """Rewrites what is due; returns the runs that were replaced. Costs nothing if none is due."""
-    return relaid(work, due_purges, "clean")
-
-
 def due_purges(work: Work) -> list[Run]:
-    """Returns the runs of neighbouring chunks whose dead rows are due."""
+    """Returns the runs of neighbouring chunks whose dead rows are due (S46): passes, coalescing and
+    trimming rewrite most of them first.
+    """
     is_wanted = partial(is_purge_due, config=work.config, now_ms=work.now_ms)
     return [
         Run(p, run)
@@ -484,7 +488,13 @@ Merge = tuple[int, Sequence[Segment]]
 
 
 def merge_segments(work: Work) -> list[Merge]:
-    """Merges what is due, in one commit; makes no request if nothing is."""
+    """Merges what is due, in one commit; makes no request if nothing is.
+
+    Segments of a log that does not compact, sealed for their number of chunks, are small once
+    these are coalesced. `SEGMENTS_MIN` or more sealed neighbours that fit into one by bytes, time
+    and chunks become one, so retention keeps the grain of ``segment.bytes`` and ``segment.ms``. Why
+    a segment was sealed is not recorded: those sealed by `Log.roll` are merged as well.
+    """
     return commit_due(work, "merge", due_merges, merging)
 
 
@@ -547,7 +557,9 @@ def trim(work: Work) -> list[Run]:
 
 
 def due_trims(work: Work) -> list[Run]:
-    """Returns, by partition, the chunks below the log start in the sealed segment that has it."""
+    """Returns, by partition, the chunks below the log start in the sealed segment that has it (S37;
+    Kafka leaves them, and copies them): those that are wholly below it are dropped without a read.
+    """
     runs = []
     for p, segments in enumerate(work.manifest.segments):
         start = work.head.partitions.start[p]

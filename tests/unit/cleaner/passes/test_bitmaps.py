@@ -3,6 +3,7 @@
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties.layout import LOOSE_OBJECTS_MIN
 from clog.cleaner.log_round import plan_round
 from clog.cleaner.selection import TOMBSTONE_WAIT_MS_MAX
 from clog.storage.format import chunks as bitmap
@@ -148,6 +149,19 @@ def test_the_bytes_go_in_time(big, update, clock, store):
     clock.advance(2000)
     Cleaner(log).run_once()
     check_log(store, every_version=False)
+
+
+def test_dead_rows_and_small_neighbours_go_in_one_rewrite(big, update, put, clock):
+    """S46: what both reasons name in a segment is one run, which one commit replaces."""
+    log = big(compression_type="none")
+    update(log, "k07=2")
+    log.alter({"cleanup.policy": "delete", "retention.ms": "-1"})
+    for _ in range(LOOSE_OBJECTS_MIN):
+        put(log, "k08=3")
+    clock.advance(SEVEN)
+    Cleaner(log).run_once()
+    assert not any(dead(log))
+    assert [commit.operation for commit in log.history()].count("coalesce") == 1
 
 
 def test_a_shorter_delay_holds_at_once(big, update, clock):

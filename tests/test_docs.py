@@ -21,7 +21,10 @@ from click.testing import CliRunner
 from clog.storage import Log
 
 ROOT = Path(__file__).parent.parent
-PATTERNS = ("*.md", "*/README.md", "*/*/README.md", "docs/*.md", "docs/guests/*.md", "storage/*.md")
+PATTERNS = (
+    *("*.md", "*/README.md", "*/*/README.md", "docs/*.md", "docs/guests/*.md"),
+    *("cleaner/*.md", "storage/*.md"),
+)
 DOCUMENTS = sorted(
     {
         str(path.relative_to(ROOT))

@@ -1,52 +1,14 @@
-"""Masks of superseded rows, brought up to date with appends and carried over by rewrites.
+"""Masks of superseded rows: the rows of a chunk that no table shows. They are brought up to date
+with appends (`keep_masks`), and carried through rewrites (`MaskCarrier`).
 
-Masks carried over by rewrites (FORMAT.md §13): a superseded row stays superseded, wherever it is.
+M1. Find out which rows the newest records of a partition supersede: among themselves (M1a), and in
+    older chunks, where their key indexes say that a key may be (M1b).
+M2. Commit the masks, if the chunks are still there with those that they had; what another writer
+    changed since is left to the next round.
 
-A chunk that replaces others gets the bits of their rows, by offset, in the same edit: its keys need
-not be compared again. This is decided in K2, from the manifest on which the commit is based: bits
-may have been set since the rewrite was planned. If a replaced chunk has no mask, its replacement
-gets none either.
-
-Cost: nothing if no replaced chunk has a bit; otherwise the column `offset` of those that have, and
-of their replacements, where they have that column.
-
-Which rows the newest records of a partition supersede, among themselves and in older chunks.
-
-M1a. Read the keys of new chunks; of the rows of one key only the last is not superseded. A row
-     without a key counts as superseded: no table shows it.
-M1b. Find with the key indexes of older chunks where these keys may be, and read the keys there.
-
-New keys are compared as in tables (`latest`), those of older chunks by their bytes:
-a hash decides only what is read.
-
-*Older* chunks are those below the new ones, so that every key found there is superseded. Rows that
-are dead or below the log start count like others: what superseded them supersedes what they
-superseded.
-
-Bringing masks up to date with what is appended (FORMAT.md §13): a part of the cleaner's rounds, in
-logs that are published, have ``table.masks=true``, or have masks already.
-
-The chunks of a partition that have masks are those at its beginning. A step takes new ones, in
-order, up to `STEP_ROWS`, and that many of each partition that has any. Some of them may be below
-the offset up to which it is covered: a chunk that was made of covered and new rows, and has lost
-the last of them since. All of these are taken together, and the offset never goes back:
-
-M1. Find out which rows they supersede (`masks`). New chunks in the clean part supersede nothing,
-    and nothing in it supersedes them: a pass has made sure of that. Write bitmaps that are not
-    inline.
-M2. Commit the masks of the new chunks, those of older ones that got more bits, and how far the
-    partition is covered, if the chunks are still there with the masks that they had, and the last
-    record of a key still wins. What another writer changed since is left to the next round.
-
-The work is in proportion to new records: their keys, the key indexes of older objects, which stay
-in memory, and the keys of blocks in which one of them may be.
-
-Safety: a new chunk becomes covered only after the masks of *all* chunks below it were compared with
-it. Undecided records are not looked at, and aborted ones supersede nothing: their chunks are
-covered, and have no bit.
-
-If a chunk without a mask is followed by one that has one, which none of our writers causes, all
-masks of the partition are removed and made again.
+A rewrite carries the bits of the rows that it replaces, by offset, in the same edit, so no key is
+compared again. A chunk becomes covered only after all chunks below it were compared with it.
+cleaner/PASS.md says what this costs, and why it is safe; FORMAT.md §13 what is stored.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -134,11 +134,6 @@ def _cut_of(home: Handle, name: str | None, entry: CutEntry, logs: Sequence[CutL
     )
 
 
-def version_in(handle: Handle, cut: Cut) -> int:
-    """Returns the version of a log in a cut."""
-    return _at(handle, cut)[0]
-
-
 def _at(handle: Handle, cut: Cut) -> tuple[int, str]:
     """Returns the version of a log in a cut, and its commit's id."""
     for url, (log_id, commit_id) in cut.ids.items():

@@ -1,40 +1,18 @@
 """P2: what is dead in each sealed segment (S21, S23), and whether each removed row may be removed.
 
-*Judging*. Only what can be dead is read, and of that only the keys. Values are read only in chunks
-with tombstones that may be removed, or that get their horizon while their chunk is marked: in a
-fresh chunk all that stay get one; which these are is found when the chunk is rewritten, and does
-not matter if all of its rows stay. Chunks wholly below the log start, wholly beyond the map, or
-without any removable record are judged without reading; so are clean chunks that by their key index
-hold no key of the map, and those in the range of the last map, by their offsets (`offset_map`).
-Control records and records of aborted transactions (S22, S24) are not rows here.
+*Judging* reads only what can be dead, and of that only the keys; values only where tombstones may
+be removed, or get their horizon while their chunk is marked. By their offsets alone it judges
+chunks in the range of the last map. Control records and records of aborted transactions (S22, S24)
+are not rows here.
 
-*The recheck*. Judging works with masks, row numbers and chunks. A fault there could drop a live row
-while every sum is right. So rows that are about to be left out are checked again, as they were
-read, using nothing of judging but the map. Each must
+*The recheck* looks at each row that is about to be left out, as it was read, using nothing of
+judging but the map: a fault in masks or row numbers could drop a live row while every sum is right.
+If it fails, nothing is committed, and the partition is uncleanable (S28).
 
-- be below the log start (S37), or
-- be in the range of the last map and, by its own offset, not be the last of its key: the map knows
-  all last offsets of its range, or
-- have no key, or have one for which the map has a higher offset (S21); an earlier map of the pass
-  may have had it, whose finding is trusted, or
-- be a tombstone whose delete horizon has come (S23) and that no reader holds (S64).
+*Index filter*: which clean chunks hold none of the keys of a map, by their objects' key indexes,
+which have no false negatives: of a chunk for which it says "none", no row is superseded.
 
-The second needs no hash, so it does not show that the row's key is in the map at all. Two sums and
-a sample show that. The rows with a key that are judged in the map's range must be as many as the
-map took from the segments that are judged; those of them that stay, or are such tombstones, must be
-as many as the map's entries there. The first `_ALL_ROWS` rows that are removed by their offsets are
-also looked up by their keys, and of those after them one in `_ONE_OF`. If any check fails, nothing
-is committed, and the partition is uncleanable (S28).
-
-*Index filter*: which chunks of the clean part hold none of the keys of a map, by their objects' key
-indexes: 3.5 bytes a key instead of its key, and no hashing (decision: storage 0007). Dirty keys are
-noted while the map is filled, by their hashes with the log's own seed, 8 bytes each; above
-`KEYS_MAX` nothing is noted, since that many leave few objects alone. If keys are spread evenly, no
-object is left alone: after some useless answers, no more indexes are read. This is safe because an
-index has no false negatives: of a chunk for which it says "none", no row is superseded.
-
-Costs: a look at one byte for each removed row of the range; a hash and a look-up for each one below
-it, and for the sample; and the keys of rewritten chunks of which nothing is left.
+cleaner/PASS.md says what is checked, why that is enough, and what it costs.
 """
 
 import threading

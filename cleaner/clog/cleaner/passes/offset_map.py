@@ -1,73 +1,22 @@
 """P1: the offset map over the dirty sealed range, as far as its memory reaches (S18, S20), and what
 it says about rows whose keys are not read again.
 
-*Offset map*: the last offset of every key in a range of the log, 24 bytes an entry. *Hash*: 128
-bits of a key (`keys.hashing`), a row of two unsigned words (high, low). Keys are distinguished by
-their hash alone (S19); the map never sees a key. *Slot*: 24 bytes, three words: low half, high
-half, last offset + 1. 24 zero bytes are an empty slot, so a fresh map is zeroed memory that costs
-nothing until it is touched. *Place*: where a slot begins in the table.
+*Offset map*: the last offset of every key in a range of the log. *Hash*: 128 bits of a key
+(`keys.hashing`), two unsigned words; keys are distinguished by it alone (S19). *Slot*: 24 bytes,
+low half, high half, last offset + 1; zeros if it is empty. *Place*: where it begins in the table.
 
-An ordered hash table (Amble and Knuth, 1974): open addressing with double hashing in which every
-hash that a search passes is larger than the one it looks for, compared low word first. A smaller
-one ends the search, as does an empty slot (which is smaller than all), so absent keys cost no more
-than present ones; most rows of the clean part are absent. NumPy does each step for all rows of a
-chunk together:
+An ordered hash table with double hashing: every hash that a search passes is larger than the one it
+looks for, so absent keys cost no more than present ones. For all rows of a chunk together:
 
-M1. Locate. Each row starts at its home slot and walks on while it sees larger hashes. Only rows
-    that are still walking take part in the next probe.
-M2. Rows that ended at their own hash store their offset. If rows share a slot the last one wins,
-    and it has the largest offset.
-M3. The others have new keys. All of them write their offset where they ended; the one that reads
-    its own back has won the slot and writes its hash. Rows with the winner's hash are done: their
-    offsets are smaller. A hash that was there before is evicted and starts again from its home,
-    with its offset. Rows that lost look again, at a slot that now holds another hash. M3 repeats
-    until no row is left; slots only ever change to a larger hash, so it ends.
-
-A put takes these steps twice. First slice by slice, at the home slots alone: most rows go no
-further, and the slots of a slice stay in the cache from first look to last word. Then for what is
-left of many slices together, as all rows share the calls of NumPy that each probe costs. These rows
-are in offset order, and a slot keeps the larger: later rows of its key may have got there first.
-
-All rows of one key make the same walk and so end at the same slot: no key enters twice.
-
-Where the record with the highest order wins, not the last one (`orders`), a pass uses the ranked
-map of tables instead (`keys.latest`), which answers the same questions.
-
-The home comes from the upper half of ``high ^ low``, the step from the lower half. A caller that
-maps only some hashes (the table view, by ranges) selects on one of the two words; the other one
-still spreads the rest over all slots. Steps share no factor with the number of slots, so each walk
-visits every slot.
-
-Why this and no other way: million rows per second of CPU time, one thread, median of 5 interleaved
-runs, without slices; "full" is 0.9 of all slots, "absent" looks up other keys::
-
-                                   4 M rows, 1 M keys      the same, map full
-                                    put   get  absent       put   get  absent
-    ordered double hashing         12.8  18.7    29.5       7.7  10.8    13.7
-    double hashing, not ordered    12.8  19.0    19.3      11.0  14.6     3.9
-    linear probing, not ordered    13.4  20.9    22.0       3.0   8.0     1.5
-    one sorted run (two runs)       4.2   2.3     3.1      no load factor; 0.9 for 5 M keys
-
-Order costs a third of put in a full map and makes the slowest operation three times as fast. Linear
-probing needs up to hundreds of probes where slots cluster, and each is a round of NumPy calls. A
-sorted run moves the whole map for each chunk, gets slower as it grows, and needs room for a second
-one. Sorting a whole range in one go takes 0.9 (each key once) to 2.4 times as long as put, and
-looking up absent keys four times as long, even if those are sorted (1 to 3 M rows). One array per
-word is as fast. Slices save a third of put: 95 instead of 150 ns a row, 4 M rows over 2 M keys.
-``benchmarks/parts/offset_map.py`` measures all this for today's map.
+M1. Locate: each row starts at its home slot and walks on while it sees larger hashes.
+M2. Rows that ended at their own hash store their offset; the last one wins.
+M3. The others have new keys: one wins each slot, and what it evicts starts again, until no row is
+    left. Slots only ever change to a larger hash, so it ends.
 
 *Mapped range*: the offsets that the map covers. A row there is superseded exactly if its offset is
-not the last one of its key, and the map knows all last offsets. So fresh chunks, which usually are
-the dirty part, are judged without being read: their keys were hashed once, for the map.
+not the last one of its key. *Found dead*: what the maps of one pass found, a bit for each row.
 
-*Found dead*: what the maps of one pass found, one bit for each live row of the chunks that have
-dead ones. It is kept until the pass rewrites, once for all of its maps (S20).
-
-*Memory*. Arrow's allocator and the C library keep what was freed: measured, 200 MiB of a pass that
-needs 300. `give_back` returns it, once for every `EVERY_BYTES` of records, so that its milliseconds
-do not matter. A process that only cleans calls `save_memory` first: Arrow then takes its memory
-from the C library, which takes large blocks from the system and returns them one by one: 60 to 80
-MiB less.
+cleaner/PASS.md measures this against other maps, and says what becomes of freed memory.
 """
 
 import ctypes

@@ -4,47 +4,15 @@ P3. Whether a chunk is left, marked or rewritten (`RewritePolicy`), and which ne
     become one (`grouped`, S25). Pure.
 P4. One group becomes one segment (S26), and bitmaps are written (`Rewriter`).
 
-*Marked*. A chunk in which little died stays and gets a *bitmap* of its dead rows: they are
-invisible from the commit on, and their bytes are removed when the chunk is rewritten
-(docs/decisions/0006). A later bitmap of the chunk replaces the older one: it includes those rows
-and keeps their time, so that the bytes are due when those of the first dead row are. Rewritten are
+*Marked*: a chunk in which little died stays and gets a bitmap of its dead rows, which are invisible
+from the commit on; their bytes go when it is rewritten (S46). A chunk is rewritten as soon as that
+is cheaper, `REWRITE_FACTOR` × dead × delay ≥ live × left, and where there is another reason to.
 
-- a chunk in which so much died that rewriting it now is cheaper (below);
-- one that shares its object or is small: rewriting it is cheap, and due for the layout's sake;
-- one with rows below the log start: they are trimmed;
-- one with a tombstone whose horizon passed more than ``dead.rows.delay.ms`` ago: its bytes must not
-  wait twice as long (S46);
-- one whose bitmap has waited ``dead.rows.delay.ms`` (`layout`);
-- one whose dead rows may or may not be its tombstones, long after their horizon (S16);
-- one left by an aborted transaction (S53);
-- one in which a tombstone's horizon has no place beside the one that the chunk has (S23).
+*Conservation*: each run is counted three times, what the manifest says is there, what was judged
+dead, what was written; and each removed row is checked again (`judge`). If the sums differ, nothing
+is committed (`CorruptionError`). What is written here is an orphan until it is committed.
 
-*Cost* (docs/decisions/0029). Rewriting now saves the dead bytes, including older ones: they would
-be stored and read until the chunk's deadline, which is ``dead.rows.delay.ms`` after the first of
-them was marked. It costs writing the live bytes; but the deadline requires that anyway, so only the
-share of the delay that is left counts. A chunk is rewritten if
-
-    `REWRITE_FACTOR` × dead × delay ≥ live × left
-
-A chunk without a bitmap has all of the delay left, a chunk that is due has none.
-
-*Groups*. Sizes are those after cleaning, so that two half-empty segments merge in the pass that
-empties them (Kafka takes the sizes before). They are estimates: a result that is too large is cut.
-Where retention also deletes by time, neighbours merge only while their records are of one time: a
-segment expires by its newest record, so one that kept growing would never expire (S33; Kafka's does
-not). Merged records expire at most that much later.
-
-*Writing*. Chunks that are not rewritten are referred to again. Runs of the others are written anew:
-row groups that stay entirely are copied without decoding (`read.copy`); of the rest only records
-that stay are written, with their offsets, timestamps and headers, in order, and with the horizons
-that tombstones have in a column. Horizons set by this pass belong to the chunk (`commit_pass`).
-
-*Conservation.* Each run is counted three times: what the manifest says is there, what was judged
-dead, what was written; and each removed row is checked again (`judge`). If the sums differ, or a
-row should have stayed, nothing is committed (`CorruptionError`).
-
-*Safety.* What is written here is an orphan until it is committed: groups and bitmaps oldest first,
-and only while their chunks have the dead rows that they had when they were judged.
+cleaner/PASS.md has the reasons, and how groups are made.
 """
 
 import math

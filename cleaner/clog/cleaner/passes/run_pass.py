@@ -4,61 +4,20 @@ Vocabulary: *clean* ``[log start, first dirty)``, *dirty* ``[first dirty, first 
 *covered*: up to where the map reaches.
 
 P1. `build_map`: key hash -> last offset, over the dirty sealed range, until the map is full (S18,
-    S20). Then what it supersedes is noted, one bit a row, and the next map continues where it
-    ended: up to `MAPS_MAX` maps feed one rewrite, as writing costs far more than reading keys
-    again. A crash loses the notes, and the next pass starts from the same offset: hence the bound.
-P2. `judge`: what is dead in each sealed segment that begins in the covered range, from the keys
-    alone (S21, S23).
-P3. `rewriter`: chunks in which little died are to be marked, those in which more did, rewritten;
-    neighbours that fit into one segment are joined (S25).
-P4. `rewriter`: the records of a group that stay are written as one segment (S26), and bitmaps of
-    dead rows are written. A group of one segment with nothing to rewrite is left alone.
-P5. `commit_pass` of the group: the new segment for its sources, bitmaps for its chunks, if these
-    are still exactly those judged. After a crash before it there are orphans; after it, progress.
-P6. With the last group: the first dirty offset, and the horizons of tombstones in chunks that were
-    left alone.
+    S20); what it supersedes is noted, and the next map continues: up to `MAPS_MAX` feed a rewrite.
+P2. `judge`: what is dead in each sealed segment that begins in the covered range (S21, S23).
+P3. `rewriter`: chunks are left, marked or rewritten, and neighbours joined into groups (S25).
+P4. `rewriter`: what stays of a group is written as one segment (S26), and bitmaps of dead rows.
+P5. `commit_pass` of the group, if its chunks are still exactly those judged, or `rebase` finds the
+    same rows elsewhere. After a crash before it there are orphans; after it, progress.
+P6. With the last group: the first dirty offset, and horizons of tombstones in chunks left alone.
 
-P2 to P5 proceed group by group, so that memory and the extra space in the store are about those of
-one group; of one group per thread, if the cleaner has several that have no pass themselves
-(`threads`).
+P2 to P5 proceed group by group, oldest first: when a tombstone gets its horizon, every older value
+of its key is gone. The pass stops at the first group whose sources changed; the next one maps the
+same range again. Horizons count from the commit that sets them, and never change. A pass over one
+stretch of a partition sets none, nor the first dirty offset: `commit_covered` does both afterwards.
 
-*Safety.* Groups are committed oldest first. So when a tombstone gets its horizon (P5 or P6), every
-older value of its key is gone, and when a later pass finds the horizon passed, it may remove the
-tombstone without reviving a value. The pass stops at the first group whose sources changed: the
-groups after it keep their tombstones, and the first dirty offset stays, so the next pass maps the
-same range again. Whatever was committed is correct by itself.
-
-*Delete horizons* are set by the commit (S23). A tombstone outlives the older values of its key by
-``delete.retention.ms``: a reader of one of them has that long to see the delete. The values are
-removed by the commit of their group, which may come hours after the pass was planned. So a horizon
-is the time of the commit that sets it plus ``delete.retention.ms``. It cannot be in the rows, which
-are written before: their chunk has it (FORMAT.md §5.3), and until the commit has `AT_COMMIT` in its
-place. Each attempt to commit puts in its own time, also one that lost a race, was rebased or waited
-for other tasks. Once committed, a horizon never changes.
-
-*Rebasing* (COMMIT.md §2). An edit that was planned at version N may be committed at a later one if
-only appends, seals, other offsets or coalescing came since (`rebase`), and no sweep can have
-deleted the objects it wrote (`file_missing` detects one that deleted what it reads). Rows of sealed
-segments only ever become fewer. So a range that has as many live rows as when it was planned, and
-whose ends are still ends of segments, has the same rows, whatever objects they are in now. What was
-judged dead there is dead, and what was written of the others is right and replaces the chunks that
-are there now. That needs no map. A chunk that the pass refers to again or marks must not have
-moved: such chunks are large and alone in their objects, so nothing coalesces them. Nor may
-tombstones of the range have got other horizons. A chunk that was only to get a horizon gets it
-where its rows are now: of those chunks, the others with tombstones have their horizons in their
-rows.
-
-*Stretches*. A partition that is too large for one pass is cleaned by several at the same time, each
-over neighbouring whole segments of the cleanable range. They share no state: each maps the whole
-dirty part for itself, which costs reading the dirty keys once more (so there are `STRETCHES_MAX` at
-most), judges its own segments with that map, and rechecks the rows to be removed, so that together
-their sums are those of the partition. Removing records needs no order: a record that a later one
-supersedes is dead whenever it is removed, and a tombstone whose horizon has come has outlived all
-that it deletes since it got that. Setting the horizon does: it counts from when the last older
-value of the key is gone, and that may be in another stretch. So a pass over a stretch sets none,
-and the first dirty offset stays. Once all are done, `commit_covered` sets both, up to where the
-shortest of their maps reaches, in one commit. If a stretch stops, fails or is lost, that commit is
-not made: the next pass maps the same range again, and finds less to do.
+cleaner/PASS.md has each of these at length, and why it is safe.
 """
 
 import math

@@ -1,58 +1,20 @@
 """Keys of any type as canonical bytes, and what is computed from these: hashes, partitions and
 fingerprints.
 
-**Canonical bytes** are hashed, compared and counted (FORMAT.md §12.3). They do not depend on a
-language or a library, nor on anything that evolution changes: an integer has eight bytes whatever
-its width. Their order is that of the keys, and different keys of one log have different ones. Those
-of a string are its UTF-8, so it hashes like the same bytes in a log of bytes.
+**Canonical bytes** (FORMAT.md §12.3) are hashed, compared and counted. They depend neither on a
+library nor on anything that evolution changes; their order is that of the keys.
 
-1. string, binary, fixed: the bytes themselves.
-2. Integers: eight bytes, the highest first; signed ones have the sign bit flipped.
-3. Timestamps: like a signed integer in their unit; dates in days.
-4. Decimals: 16 bytes, the highest first, of the unscaled number with the sign bit flipped; truth
-   values: 00 or 01.
-5. A struct, field by field: 00 if the field is null, otherwise 01 and its bytes. So that one field
-   does not run into the next, 00 in bytes of variable length becomes 00 FF, and 00 00 ends them.
+**Hashes** are 128 bits that represent a key in the offset map (S18, S19). With N keys the chance
+that any two share one is about N² / 2^129, also against an adversary, as each pass draws its own
+seed. Most keys are *short*, of 4 to 16 bytes: two overlapping words, so NumPy does every step of
+XXH3 (0.8, frozen) for all rows of a slice, under the names of the published algorithm.
 
-**Hashes** are 128 bits that represent a key in the offset map (S18, S19); as in Kafka, keys are
-compared only by hash. With N distinct keys in one map the chance that any two share a 128-bit hash
-is about N² / 2^129: 10^-21 for a billion keys. That holds against an adversary, too, as long as the
-seed is unknown when the keys are chosen: each pass draws its own. If that is not enough, choose
-``blake2b``, a keyed cryptographic hash, at a tenth of the speed.
-
-A library call for each key makes a Python object of each key and of each digest: 100 ns and more,
-of which the hash itself takes a few. Most keys are *short*, of 4 to 16 bytes (numbers, names, hex
-ids), and need no inner loop: each is two overlapping words, so NumPy does every step of XXH3
-(version 0.8, frozen) for all rows. The code has the names of the published algorithm, and its
-results bit for bit. Slices of a few thousand keys stay in the processor's cache from Arrow to
-digest; if not all keys of a slice are short they are hashed one by one.
-
-**Fingerprints** are 128 bits that tell the keys of one read apart; the table view compares them
-(decision 0008). Short keys are not hashed: their two words and their length identify the key. They
-only need to be *spread*, in steps that can be undone:
-
-    last'  = last ^ b
-    first' = (first ^ a) * p + last' * q    (mod 2^64)
-
-*a* and *b* are secrets per length, *p* and *q* odd secrets for all, derived from the seed. So
-
-1. different keys of one length always have different words;
-2. keys of different lengths, or a short key and a hashed one, have the same words with a chance of
-   2^-128, as with hashes (S19);
-3. any two keys share the upper n bits of ``first'`` with a chance of about 2^-n, so these bits can
-   be used for sorting and lookups, and nobody can prepare keys that share them.
-
-That takes a tenth of the time of a hash. None of it is stored: another version may do it otherwise.
+**Fingerprints** tell the keys of one read apart (decision 0008; `_spread`), in a tenth of the time
+of a hash. None is stored.
 
 **Partitions**: the hash of its key gives a record's partition; records without one go round robin.
-Both algorithms are part of the format: a log is created with one, and keys keep their partitions.
-
-- ``xxh3``: ``xxh3_64(key) % partitions`` with seed 0, unsigned. The remainder of a good 64-bit hash
-  is as even as the hash for any number of partitions that fits memory.
-- ``murmur2``: ``(murmur2(key) & 0x7fffffff) % partitions``, as Kafka's default partitioner, so that
-  a log and a topic with the same number of partitions have the same keys in each. It is computed
-  for all keys together, block by block: step i mixes the i-th 4 bytes of every key that has them.
-  The few longest keys are finished one by one, since a step on few keys costs as much as on many.
+Both algorithms are part of the format: ``xxh3``, ``xxh3_64(key) % partitions`` with seed 0, and
+``murmur2``, Kafka's default partitioner, computed for all keys together, block by block.
 """
 
 import sys
@@ -330,7 +292,19 @@ def fingerprints_of(keys: pa.Array, *, seed: int) -> Fingerprints:
 def _spread(
     data: NDArray[np.uint8], starts: _Numbers, lengths: _Numbers, seed: int, out: Fingerprints
 ) -> None:
-    """Fills in the words of one or more keys of `_LENGTH_MIN` to `_LENGTH_MAX` bytes."""
+    """Fills in the words of one or more keys of `_LENGTH_MIN` to `_LENGTH_MAX` bytes.
+
+    Two words and the length identify a short key, so these are not hashed but *spread*, in steps
+    that can be undone, with secrets *a* and *b* per length, and odd ones *p* and *q* for all::
+
+        last'  = last ^ b
+        first' = (first ^ a) * p + last' * q    (mod 2^64)
+
+    So different keys of one length always have different words; those of different lengths, or a
+    short key and a hashed one, share them with a chance of 2^-128 (S19); and any two share the
+    upper n bits of ``first'`` with a chance of about 2^-n, which nobody can prepare: these bits can
+    be used for sorting and look-ups.
+    """
     low, high = int(lengths.min()), int(lengths.max())
     if low < 8 <= high:
         for rows in (np.flatnonzero(lengths < 8), np.flatnonzero(lengths >= 8)):

@@ -206,6 +206,32 @@ def test_doubles_for_a_log_of_floats_are_rounded_only_while_it_has_floats(tmp_pa
     assert [row["value"]["x"] for b in log.read() for row in b.to_pylist()] == [0.5, 0.1]
 
 
+@pytest.mark.parametrize(
+    ("changes", "there"),
+    [
+        ([{"rename": {"x": "y", "y": "x"}}], [(1, 2), (3, 2)]),
+        ([{"drop": ["x"]}, {"add": {"x": pa.int64()}}], [(2, None), (3, 2)]),
+    ],
+    ids=["swapped", "another"],
+)
+def test_rows_are_written_by_the_names_that_columns_have_now(changes, there, tmp_path):
+    """S62: by a process that opened the log before, and whose rows fit both schemas."""
+    log = Log.create(str(tmp_path / "log"), 1, key="id", like=[{"id": 1, "x": 1, "y": 2}])
+    sink = ClogDataSource({"path": log.url})
+    columns = StructType([StructField(name, LongType()) for name in ("id", "x", "y")])
+
+    def write(row):
+        writer = sink.writer(columns, overwrite=False)
+        batch = pa.RecordBatch.from_pylist([row])
+        writer.commit([write_task(writer._plan, iter([batch]), TaskIds("query", 0))])
+
+    write({"id": 1, "x": 1, "y": 2})
+    for change in changes:
+        Log.open(log.url).evolve(**change)
+    write({"id": 2, "x": 2, "y": 3})
+    assert [(row["y"], row["x"]) for row in log.table().to_pylist()] == there
+
+
 def test_a_batch_that_runs_again_is_the_same_though_its_log_was_widened(tmp_path, monkeypatch):
     """S78: its first rows were rounded for floats; other rows are refused as ever. What commits is
     another process than what plans, and may know the schema from before.

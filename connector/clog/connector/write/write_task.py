@@ -152,8 +152,9 @@ def plan_write(
             config = there.settings
             return _plan(options, there, config, config.partitioner, table=check(_types_of(there)))
     log = opened_or_created(options, check, rows=schema)
-    if _may_round(schema, log.handle.tip.head.log.schema):
-        log.handle.refresh()  # As long as the newest schema requires it.
+    if types_of(log.handle) is not None:
+        # Names and roundings are those of the newest schema, or each run of the batch is refused.
+        log.handle.refresh()
     table = check(types_of(log.handle))
     if table is None and "key" not in canonical(schema).names:
         # The current policy applies, not that of when the log was opened here.
@@ -168,13 +169,6 @@ def plan_write(
         )
     _check_configs(log, options.config)
     return _plan(options, info, config, info.partitioner, table=table, stamp=tip.version)
-
-
-def _may_round(rows: StructType, schema: "LogSchema | None") -> bool:
-    """Returns whether rows may have doubles for floats of the log."""
-    if schema is None or '"double"' not in rows.json():
-        return False
-    return any(field.kind == "float32" for _, field in schema.walk())
 
 
 def _plan(

@@ -112,6 +112,7 @@ class RandomLog:
         self.done: Counter[str] = Counter()
         self.is_typed = self.draw.random() < 0.4
         self.has_typed_keys = self.is_typed and seed % 2 == 1
+        self.is_table = self.is_typed and seed % 3 > 0
         self.is_undecided = self.draw.random() < 0.6 and seed % 10 != 9
         self.is_mirror = seed % 10 == 9
         self.order = ORDERS[seed // 10 % 4] if seed % 10 == 4 else {}
@@ -136,6 +137,10 @@ class RandomLog:
         with self.as_then(0, 1):
             of_typed = KEYS if self.has_typed_keys else TYPES
             schema = of_typed if self.is_typed else None
+            if self.is_table:
+                key = pa.field("key", of_typed["key"], nullable=False)
+                schema = pa.schema([key, ("value", of_typed["value"])])
+                config["table.key.columns"] = [field.name for field in of_typed["key"]]
             ids = SeededIds(next(self._ids))
             return Log.create(
                 *(self.store, partitions, config),
@@ -391,7 +396,7 @@ class RandomLog:
         if version < log.handle.tip.head.oldest_readable:
             return
         found = ir.from_snapshot(self.root, version)
-        rows = log.table(at=version).to_arrow().select(["partition", "key", "value"]).to_pylist()
+        rows = log.table(at=version).to_pylist(columns=["partition", "key", "value"])
         for p in range(log.partitions):
             shown = [(r["key"], r["value"]) for r in rows if r["partition"] == p]
             theirs = [r[2:4] for r in ir.winners(self.root, found, p, start[p]) if r[3] is not None]
@@ -404,7 +409,7 @@ def texts_of(pairs: Any) -> list[str]:
 
 
 EVERYTHING = {
-    *("masks", "typed-columns", "typed-keys", "added midway"),
+    *("masks", "typed-columns", "typed-keys", "table-columns", "added midway"),
     *("dead rows in a file", "order-values", "orders removed"),
     *("key index", "no field ids", "field ids", "rest", "older writers", "pages of segments"),
     *(
@@ -447,7 +452,10 @@ def found_in(log: RandomLog) -> set[str]:
     states = [entry[6] for entry in state["writers"].values() if entry[1] == "transaction"]
     pages = [json.loads(path.read_bytes().partition(b"\n")[2]) for path in plain_pages(folder)]
     said = {
-        **{name: name in own.features for name in ("typed-columns", "typed-keys", "order-values")},
+        **{
+            name: name in own.features
+            for name in ("typed-columns", "typed-keys", "table-columns", "order-values")
+        },
         "masks": own.masked is not None,
         "orders removed": any("orders_removed" in commit.get("edit", {}) for commit in commits),
         "named cuts": bool(own.cuts),

@@ -15,7 +15,7 @@ from clog.storage import CorruptionError, Log
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format.documents import decode, encode
 from clog.storage.store import open_store
-from clog.storage.types.columns import REWRITTEN_SCHEMA, with_ids
+from clog.storage.types.columns import FIELD_ID, REWRITTEN_SCHEMA, with_ids
 
 TIME_MS = 1_700_000_000_000
 SOUND = {
@@ -34,15 +34,39 @@ FORBIDDEN = {
 }
 
 
+LIKE = pa.schema([("id", pa.int64()), pa.field("city", pa.string(), nullable=False)])
+TABLE_FIELDS = [
+    pa.field("id", pa.int64(), metadata={FIELD_ID: b"1"}),
+    pa.field("city", pa.string(), metadata={FIELD_ID: b"16"}),
+    pa.field("_clog_deleted", pa.bool_(), nullable=False, metadata={FIELD_ID: b"9"}),
+    with_ids(REWRITTEN_SCHEMA.field("timestamp")).with_name("_clog_timestamp"),
+]
+SOUND_TABLE = {
+    "id": [1, 2, 3],
+    "city": ["a", "b", None],
+    "_clog_deleted": [False, False, True],
+    "_clog_timestamp": SOUND["timestamp"],
+}
+TABLE_BYTES = 3 * 12 + 3 * 8 + 2
+FORBIDDEN_IN_TABLES = {
+    "a row without a key": {"id": [None, 2, 3]},
+    "null in a column that is NOT NULL": {"city": ["a", None, None]},
+    "neither deleted nor there": {"_clog_deleted": [False, False, False]},
+    "no column of the key": {"id": None},
+}
+
+
 @pytest.fixture
 def forged(tmp_path):
     """Makes a log whose one object has these columns, everything that describes it being as the
     format says.
     """
 
-    def make(columns):
-        log = Log.create(str(tmp_path / "log"), partitions=1)
-        log.append([{"key": key, "value": value} for key, value in (("a", "1"), ("b", "2"))])
+    def make(columns, *, is_table=False):
+        given = {"key": "id", "like": LIKE} if is_table else {}
+        log = Log.create(str(tmp_path / "log"), 1, **given)
+        rows = [{"key": 1, "value": {"city": "a"}}] if is_table else [{"key": "a", "value": "1"}]
+        log.append(rows)
         store, path = log.handle.store, f"commits/{1:020d}.json"
         body = decode("commit", store.get(path), where=path)
         (described,) = body["edit"]["add"]["objects"]
@@ -52,9 +76,11 @@ def forged(tmp_path):
         described.pop("index", None)
         dense = columns.get("dense", True)
         described.update(bytes=len(data), footer=footer, xxh3_128=digest, rows=3, dense=dense)
-        times = [0 if time is None else max(time, 0) // 1000 for time in columns["timestamp"]]
-        pairs = [pair for row in columns["headers"] for pair in row or () if pair]
-        size = ROWS_BYTES + sum(len(p["key"] or "") + len(p["value"] or b"") for p in pairs)
+        stored = columns["_clog_timestamp" if is_table else "timestamp"]
+        times = [0 if time is None else max(time, 0) // 1000 for time in stored]
+        pairs = [pair for row in columns.get("headers", ()) for pair in row or () if pair]
+        size = TABLE_BYTES if is_table else ROWS_BYTES
+        size += sum(len(p["key"] or "") + len(p["value"] or b"") for p in pairs)
         chunk = {"rows": 3, "bytes": size, "first_ms": times[0], "max_ms": max(times)}
         described["chunks"].update({name: [n] for name, n in {**chunk, "tombstones": 1}.items()})
         head = {"end": [3], "bytes": [size], "first_ms": [times[0]]}
@@ -67,7 +93,8 @@ def forged(tmp_path):
 
 def object_of(columns):
     """The bytes of an object with these columns, and the size of its footer."""
-    fields = [with_ids(field) for field in REWRITTEN_SCHEMA if field.name in columns]
+    every = [*TABLE_FIELDS, *map(with_ids, REWRITTEN_SCHEMA)]
+    fields = [field for field in every if columns.get(field.name) is not None]
     written = io.BytesIO()
     table = pa.table({f.name: columns[f.name] for f in fields}, schema=pa.schema(fields))
     pq.write_table(table, written, write_page_checksum=True)
@@ -90,6 +117,25 @@ def test_what_is_sound_is_read(forged):
 def test_what_is_forbidden_is_refused_by_both_readers(forged, name):
     """As damage, with the object's name; a read of other columns does not meet it."""
     url = forged({**SOUND, **FORBIDDEN[name]})
+    with pytest.raises(
+        CorruptionError, match=r"data/.*\.parquet of .* is damaged: .*; keep the file"
+    ):
+        list(Log.open(url).read())
+    with pytest.raises(FormatError):
+        SecondLog(url).records(0)
+    (finding,) = verify_log(open_store(url)).findings
+    assert finding.where.startswith("data/")
+
+
+@pytest.mark.parametrize("name", [None, *FORBIDDEN_IN_TABLES])
+def test_table_columns_have_keys_and_what_is_not_null(forged, name):
+    """FORMAT.md §22: both readers refuse an object whose rows contradict the schema."""
+    url = forged({**SOUND_TABLE, **FORBIDDEN_IN_TABLES.get(name, {})}, is_table=True)
+    if name is None:
+        assert Log.open(url).table().to_pylist() == [{"id": 1, "city": "a"}, {"id": 2, "city": "b"}]
+        SecondLog(url).check()
+        assert list(verify_log(open_store(url)).findings) == []
+        return
     with pytest.raises(
         CorruptionError, match=r"data/.*\.parquet of .* is damaged: .*; keep the file"
     ):

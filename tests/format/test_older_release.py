@@ -226,16 +226,19 @@ def test_what_it_refuses_is_in_a_table(release, tmp_path):
     """docs/upgrading.md has a row for each choice of a log's owner that the release does not know,
     and says what it does with a log that has it.
     """
-    features = registry.FEATURES.items()
-    choices = {name: f for name, f in features if f.is_choice and name != "table-columns"}
+    choices = {name: f for name, f in registry.FEATURES.items() if f.is_choice}
     urls = {name: str(tmp_path / name) for name in choices}
     schemas = {
         "typed-columns": pa.schema({"key": pa.string(), "value": pa.int32()}),
         "typed-keys": pa.schema({"key": pa.date32(), "value": pa.int32()}),
+        "table-columns": pa.schema(
+            [pa.field("key", pa.int8(), nullable=False), ("value", pa.struct({"n": pa.int8()}))]
+        ),
     }
+    configs = {"table-columns": {"table.key.columns": "id"}}
     for name, feature in choices.items():
         with as_before(FeatureNames() if name in schemas else lists_of([feature])):
-            made = Log.create(urls[name], partitions=1, schema=schemas.get(name))
+            made = Log.create(urls[name], 1, configs.get(name), schema=schemas.get(name))
         assert name in made.handle.tip.head.log.features
     told = subprocess.run(
         [sys.executable, "-c", FEATURES_PROGRAM, *urls.values()],

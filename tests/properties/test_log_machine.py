@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from clog.storage import InvalidInputError, Log, ManualClock, OffsetOutOfRangeError
 from clog.storage.env import SeededIds
+from clog.storage.read.scan import COLUMNS
 from clog_testing.crash import discard, memory_store
 from clog_testing.invariants import check_log
 from clog_testing.model import ModelLog, Record, fields_of, rows_in
@@ -32,6 +33,8 @@ class LogMachine(RuleBasedStateMachine):
     """The log, its model, and what must be the same."""
 
     schema = None
+    key_columns = ""
+    may_lack_keys = True
 
     @staticmethod
     def fields_of(record):
@@ -58,6 +61,7 @@ class LogMachine(RuleBasedStateMachine):
         self.append_time = False
         self.null_keys = False
         config = {"segment.bytes": 200, "segment.ms": 1_000_000}
+        config |= {"table.key.columns": self.key_columns} if self.key_columns else {}
         first = Log.create(
             *(self.store, partitions, config),
             schema=self.schema,
@@ -80,7 +84,7 @@ class LogMachine(RuleBasedStateMachine):
             self.patch.undo()
 
     def tables(self, log, version=None):
-        return sorted(self.rows_in(log.table(at=version).to_batches()))
+        return sorted(self.rows_in(log.table(at=version).to_batches(columns=COLUMNS)))
 
     def as_of(self, version):
         """The table noted at a version, without what was deleted since (decision 0005)."""
@@ -165,8 +169,9 @@ class LogMachine(RuleBasedStateMachine):
     @rule(h=handles, on=st.booleans())
     def alter_policy(self, h, on):
         self.handles[h].alter({"cleanup.policy": "delete" if on else "compact"})
-        self.null_keys = on
+        self.null_keys = on and self.may_lack_keys
 
+    @precondition(lambda self: self.may_lack_keys)
     @rule(h=handles)
     def append_without_key(self, h):
         record = Record(None, b"v", self.clock.now_ms())
@@ -273,6 +278,19 @@ class TypedLogMachine(LogMachine):
         self.handles[h].evolve(add={f"value.f{self.added}": pa.int64()})
 
 
+class TableLogMachine(TypedLogMachine):
+    """The same in objects with table columns (FORMAT.md §22)."""
+
+    schema = pa.schema(
+        [
+            pa.field("key", pa.struct([("k", pa.binary())]), nullable=False),
+            TypedLogMachine.schema.field("value"),
+        ]
+    )
+    key_columns = "k"
+    may_lack_keys = False
+
+
 LogMachine.TestCase.settings = settings(
     max_examples=2 * settings().max_examples // 5,
     stateful_step_count=40,
@@ -284,3 +302,5 @@ TypedLogMachine.TestCase.settings = settings(
     LogMachine.TestCase.settings, max_examples=3 * settings().max_examples // 20
 )
 TestTypedLog = TypedLogMachine.TestCase
+TableLogMachine.TestCase.settings = TypedLogMachine.TestCase.settings
+TestTableLog = TableLogMachine.TestCase

@@ -77,6 +77,7 @@ from clog.storage.format.log_info import (
     FeatureNames,
     LogInfo,
     LogSchema,
+    as_table,
     key_columns_problem,
     lists_of,
     of_schema,
@@ -583,7 +584,10 @@ def new_log(
 
 
 def _laid_out(schema: LogSchema | None, settings: LogConfig) -> LogSchema | None:
-    """Returns the schema of a new log."""
+    """Returns the schema of a new log, with table columns if its objects can have them."""
+    names = settings.table_key_columns
+    if schema is not None and names_problem(schema, names) is None:
+        schema = as_table(schema, names)
     if problem := publish_columns_problem(schema, settings.table_publish_columns):
         raise InvalidInputError(f"{problem}; nothing was created")
     return schema

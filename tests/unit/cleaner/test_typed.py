@@ -142,7 +142,7 @@ def with_bounds(log):
         group = pq.ParquetFile(data).metadata.row_group(0)
         columns = [group.column(i) for i in range(group.num_columns)]
         has = {c.path_in_schema for c in columns if c.statistics and c.statistics.has_min_max}
-        found.append({path.removeprefix("value.") for path in has} - {"key", "offset", "timestamp"})
+        found.append(has - {"id", "_clog_offset", "_clog_timestamp"})
     return found
 
 

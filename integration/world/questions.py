@@ -304,7 +304,7 @@ def _formed(table: Any, form: str, model: LogModel) -> Any:
 @question("Log.publish")
 def views(w: World) -> None:
     """A published view shows the table of the version that it states, to a reader of its own."""
-    place, model, _ = _pick(w)
+    place, model, log = _pick(w)
     root = open_store(w.url(place))
     for name, versions, rows in (
         ("delta", delta_versions, delta_pairs),
@@ -312,7 +312,7 @@ def views(w: World) -> None:
     ):
         if name in model.withdrawn or not versions(root):
             continue
-        pairs, stated = rows(root)
+        pairs, stated = rows(root, key=_key_columns(log))
         if stated < model.since:
             continue
         columns = model.at(model.columns, stated)
@@ -321,6 +321,12 @@ def views(w: World) -> None:
             continue  # A cleaner that cannot publish withdraws a view that is far behind.
         what = f"the {name} view of {place} at {stated}"
         compare(what, found, model.table(stated), model.doubtful(stated) | removed(model))
+
+
+def _key_columns(log: Log) -> list[str]:
+    """Returns the columns of the key, as objects have them, if these have a table's."""
+    schema = log.handle.tip.head.log.schema
+    return [field.stored_name for field in schema.key_columns] if schema and schema.is_table else []
 
 
 def removed(model: LogModel) -> set[Any]:

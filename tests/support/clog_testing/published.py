@@ -7,6 +7,7 @@ import io
 import json
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -63,8 +64,12 @@ def delta_rows(root: Store, version: int | None = None) -> tuple[list[tuple[byte
     return sorted(pairs), stated
 
 
-def delta_pairs(root: Store, version: int | None = None) -> tuple[list[tuple[Any, Any]], int]:
-    """Returns what `delta_rows` does in no order, and for keys and values of any type."""
+def delta_pairs(
+    root: Store, version: int | None = None, key: Sequence[str] = ()
+) -> tuple[list[tuple[Any, Any]], int]:
+    """Returns what `delta_rows` does in no order, and for keys and values of any type; ``key``: the
+    columns of the key of a log whose objects have a table's.
+    """
     from pyarrow import parquet
 
     adds, stated = delta_adds(root, version)
@@ -77,8 +82,20 @@ def delta_pairs(root: Store, version: int | None = None) -> tuple[list[tuple[Any
         hidden = _hidden(root, add.get("deletionVector"))
         assert max(hidden, default=0) < table.num_rows
         kept = [i for i in range(table.num_rows) if i not in hidden]
-        shown.append(table.select(_SCHEMA.names).take(pa.array(kept, pa.int64())))
-    return [(row["key"], row["value"]) for table in shown for row in table.to_pylist()], stated
+        shown.append(table.take(pa.array(kept, pa.int64())))
+    return [pair for table in shown for pair in _pairs(table, key)], stated
+
+
+def _pairs(table: Any, key: Sequence[str]) -> list[tuple[Any, Any]]:
+    """Returns keys and values; ``key``: the key's columns, of objects with a table's columns."""
+    if "key" in table.column_names or not key:
+        names = (table.column(name).to_pylist() for name in _SCHEMA.names)
+        return list(zip(*names, strict=True))
+    keys = table.select(list(key)).to_pylist()
+    others = [n for n in table.column_names if n not in key and not n.startswith("_clog_")]
+    values = table.select(others).to_pylist()
+    alone = [row if len(key) > 1 else row[key[0]] for row in keys]
+    return list(zip(alone, values, strict=True))
 
 
 def _hidden(root: Store, vector: dict[str, Any] | None) -> set[int]:
@@ -152,7 +169,9 @@ def iceberg_rows(root: Store, version: int | None = None) -> tuple[list[tuple[by
     return sorted(pairs), stated
 
 
-def iceberg_pairs(root: Store, version: int | None = None) -> tuple[list[tuple[Any, Any]], int]:
+def iceberg_pairs(
+    root: Store, version: int | None = None, key: Sequence[str] = ()
+) -> tuple[list[tuple[Any, Any]], int]:
     """Returns what `delta_pairs` does, of an Iceberg table."""
     from pyarrow import parquet
     from pyroaring import BitMap64
@@ -162,7 +181,7 @@ def iceberg_pairs(root: Store, version: int | None = None) -> tuple[list[tuple[A
     for path, file in files.items():
         data = root.get(path)
         assert len(data) == file["data"]["file_size_in_bytes"]
-        table = parquet.read_table(io.BytesIO(data), columns=_SCHEMA.names)
+        table = parquet.read_table(io.BytesIO(data))
         assert table.num_rows == file["data"]["record_count"]
         hidden: set[int] = set()
         if vector := file.get("vector"):
@@ -174,8 +193,7 @@ def iceberg_pairs(root: Store, version: int | None = None) -> tuple[list[tuple[A
             assert struct.unpack(">I", blob[-4:])[0] == zlib.crc32(blob[4:-4])
             hidden = set(BitMap64.deserialize(blob[8:-4]))
             assert len(hidden) == vector["record_count"]
-        pairs = zip(*(table.column(name).to_pylist() for name in _SCHEMA.names), strict=True)
-        rows += [pair for i, pair in enumerate(pairs) if i not in hidden]
+        rows += [pair for i, pair in enumerate(_pairs(table, key)) if i not in hidden]
     return rows, stated
 
 

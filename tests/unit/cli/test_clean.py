@@ -145,7 +145,7 @@ def test_rewrite_rewrites_what_earlier_releases_wrote(cli, tmp_path, monkeypatch
         assert len(log.table()) == 30
     log.publish("delta")
     files = deltalake.DeltaTable(url).file_uris()
-    found = duckdb.read_parquet(files).filter("value.d = 'nan'::double")
+    found = duckdb.read_parquet(files).filter("d = 'nan'::double")
     assert found.count("*").fetchall() == [(20,)]
     assert len(log.table()) == 31
     cli("verify", url)

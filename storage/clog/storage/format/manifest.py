@@ -250,16 +250,11 @@ class Manifest:
                 for chunk in segment.chunks:
                     yield p, chunk
 
-    def files(self, partition: int | None = None) -> dict[str, int]:
-        """Returns path -> bytes of the objects and bitmaps of its chunks, or of the chunks of a
-        partition. Files that only a page refers to are left out.
+    def files(self) -> dict[str, int]:
+        """Returns path -> bytes of the objects and bitmaps of its chunks; files that only a page
+        refers to are left out.
         """
-        return {
-            path: size_bytes
-            for p, chunk in self.chunks()
-            if partition in (None, p)
-            for path, size_bytes in chunk.files.items()
-        }
+        return {path: size for _, chunk in self.chunks() for path, size in chunk.files.items()}
 
     def orders_removed_of(self, partition: int) -> tuple[tuple[int, int], ...]:
         """Returns the partition's pairs of orders of removed tombstones and end offsets."""

@@ -13,10 +13,8 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.storage import (
     CommitStateUnknownError,
-    InvalidInputError,
     Log,
     StoreUnavailableError,
-    TransactionFencedError,
 )
 from clog.storage.administration import reset_times
 from clog.storage.commit import combining as combining_module
@@ -24,16 +22,14 @@ from clog.storage.commit.combining import (
     ANSWERED_VERSIONS,
     ANSWERS_MAX,
     ELIGIBLE_MS,
-    FORGOTTEN_MS,
     RECENT_VERSIONS,
-    first_after,
     is_crowded,
 )
 from clog.storage.commit.proposals import Proposal, Waits, encode_proposal, waits_of
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.commits import Edit, head_to_json
-from clog.storage.format.transactions import Answer, Answered, Combined, Combining
+from clog.storage.format.transactions import Answer, Combined, Combining
 from clog.storage.store.contract import StoredObject, StoreRefusedError, WrappingStore
 from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
@@ -118,15 +114,6 @@ def test_who_loses_a_race_is_taken_along(crowd):
     assert (done.offsets, done.duplicate) == ({0: (2, 3)}, False)
 
 
-def test_nobody_else_needs_to_be_there(crowd):
-    """If nobody includes it, its author commits what it proposed, as that."""
-    a, b = crowd.author(), crowd.author()
-    b.append(one("b"))
-    assert a.append(one("a")).offsets == {0: (1, 2)}
-    assert crowd.values() == [b"b", b"a"]
-    assert [answer.is_applied for answer in crowd.combined.authors] == [True]
-
-
 def test_times_that_a_clock_left_are_set_back_in_answers_too(crowd):
     """Otherwise answers would count as of the last 10 s for as long as that clock was ahead."""
     a, b = crowd.author(now_ms=9_000_000), crowd.author(now_ms=9_000_000)
@@ -190,15 +177,6 @@ def test_a_second_answer_takes_the_place_of_the_first(crowd):
 # H-W1, H-W8, H-W9: who may commit what was posted
 
 
-def test_what_was_interrupted_may_be_taken_along(crowd):
-    """An interrupt makes no requests and leaves the result unknown: the records may still
-    appear.
-    """
-    left_waiting(crowd)
-    combining(crowd)
-    assert crowd.values().count(b"a") == 1
-
-
 def test_floats_that_are_wider_by_now_are_left_to_their_author(store):
     """S62: only the author knows that it rounded them, and makes them again; a commit that combines
     took them along as they were.
@@ -220,56 +198,6 @@ def test_floats_that_are_wider_by_now_are_left_to_their_author(store):
     assert found == [0.25, 0.5, 0.75, 0.1]
 
 
-def test_h_w1_a_proposal_that_is_a_minute_old_is_left_out(crowd):
-    """H-W1: on a quiet log no zombie proposal is committed later."""
-    left_waiting(crowd)
-    combining(crowd, now_ms=1_000_000 + ELIGIBLE_MS + 1_000)
-    assert b"a" not in crowd.values()
-
-
-def test_h_w1_the_next_append_ends_what_was_left(crowd):
-    """H-W1: nobody includes a proposal whose author has committed a later append."""
-    a = left_waiting(crowd)
-    a.append(one("newer"))
-    combining(crowd)
-    assert b"a" not in crowd.values()
-    assert crowd.values().count(b"newer") == 1
-
-
-def test_h_w1_so_does_any_other_commit(crowd):
-    """H-W1: an alter ends it in the same commit, without a further request."""
-    a = left_waiting(crowd)
-    a.alter({"retention.ms": "5000"})
-    assert [answer.is_applied for answer in crowd.combined.authors] == [False]
-    combining(crowd)
-    assert b"a" not in crowd.values()
-
-
-def test_h_w7_what_lands_late_is_known_by_its_number(crowd):
-    """H-W7: a proposal that is stored after its author continued is never included."""
-    a = left_waiting(crowd)
-    (path,) = crowd.proposals()
-    data = crowd.log.handle.store.get(path)
-    crowd.log.handle.store.delete(path)
-    a.append(one("newer"))
-    crowd.log.handle.store.create(path, data)
-    combining(crowd)
-    assert b"a" not in crowd.values()
-
-
-def test_h_w8_its_author_commits_it_as_that_alone(crowd):
-    """H-W8: once posted it is committed as that operation; so a combiner beside it
-    changes nothing.
-    """
-    a, b = crowd.author(), crowd.author()
-    b.append(one("b"))
-    a.append(one("a"))
-    for path in crowd.proposals():
-        assert documents.proposal_of(path)[1] == crowd.combined.authors[0].author
-    combining(crowd)
-    assert crowd.values().count(b"a") == 1
-
-
 def test_h_w9_a_forked_child_is_another_author(crowd):
     """H-W9: the author and the ids of commits are drawn again in a forked child."""
     a = crowd.author()
@@ -284,40 +212,7 @@ def test_h_w9_a_forked_child_is_another_author(crowd):
     assert {author[:8] for author in authors} <= prefixes
 
 
-def test_h_w9_a_forked_child_is_a_rival_of_its_parent(crowd):
-    """Also of one that never proposed: ids of commits begin alike for one process alone."""
-    a = crowd.author()
-    a.append(one("a"))
-    parent = a.handle.tip.record.commit_id[:8]
-    a.handle._committing[1].after_fork()
-    a.append(one("b"))
-    assert a.handle.tip.record.commit_id[:8] != parent
-
-
 # H-W2, H-W3: what a commit names is there
-
-
-def test_an_object_of_two_proposals_is_committed_once(crowd):
-    """An edit names an object once, whoever proposes it."""
-    left_waiting(crowd)
-    store, (path,) = crowd.log.handle.store, crowd.proposals()
-    stamp, _, number, attempt = documents.proposal_of(path)
-    body = documents.decode("proposal", store.get(path), where=path)
-    other = documents.proposal_path(stamp, "b" * 16, number, attempt)
-    store.put(other, documents.encode("proposal", {**body, "author": "b" * 16}))
-    combining(crowd)
-    assert crowd.values().count(b"a") == 1
-
-
-def test_h_w2_data_below_the_floor_are_left_out(crowd):
-    """H-W2: the combiner checks the stamps of the data, whatever the stamp of the proposal is."""
-    left_waiting(crowd)
-    (_path,) = crowd.proposals()
-    version = crowd.log.handle.refresh().version
-    handle = crowd.log.handle
-    handle.commit(lambda tip, _: Edit(orphan_floor=version + 1), operation="floor")
-    combining(crowd)
-    assert b"a" not in crowd.values()
 
 
 # H-W4, H-W23: what may be said
@@ -334,48 +229,10 @@ def aged(crowd, *, ms=70_000, versions=ANSWERED_VERSIONS + 4):
     return go_on
 
 
-def test_h_w4_a_forgotten_answer_is_not_taken_for_none(crowd):
-    """H-W4: the author was delayed while its answer was written and dropped: unknown, and nothing
-    twice.
-    """
-    a = crowd.author()
-    crowd.author().append(one("race"))
-
-    def meanwhile():
-        combining(crowd)
-        aged(crowd)()
-
-    asleep(a, meanwhile)
-    with pytest.raises(CommitStateUnknownError, match="forgotten"):
-        a.append(one("a"))
-    assert crowd.values().count(b"a") == 1
-
-
 def forget(log):
     """Commits that answers up to the version before are forgotten."""
     log.handle.refresh()
     log.handle.commit(lambda tip, _: Edit(combined=Combining(tip.version)), operation="forget")
-
-
-def test_h_w4_what_was_last_seen_where_answers_are_forgotten_is_undecided(crowd):
-    """H-W4: its author saw that version, in which it was not applied; those after it have all their
-    answers.
-    """
-    a, blind = crowd.author(), crowd.author(Blind(crowd.store))
-    crowd.author().append(one("race"))
-    asleep(a, lambda: forget(blind))
-    assert a.append(one("a")).offsets == {0: (1, 2)}
-    assert crowd.values() == [b"race", b"a"]
-
-
-def test_h_w4_what_was_answered_is_not_taken_along_once_that_is_forgotten(crowd):
-    """H-W4: its proposal is still there, and its stamp is of a version before."""
-    left_waiting(crowd)
-    combining(crowd)
-    forget(crowd.log)
-    assert crowd.combined.authors == ()
-    combining(crowd, "d")
-    assert crowd.values().count(b"a") == 1
 
 
 def test_an_answer_is_kept_for_a_minute(crowd):
@@ -392,65 +249,7 @@ def test_an_answer_is_kept_for_a_minute(crowd):
     assert crowd.values().count(b"a") == 1
 
 
-def test_h_w23_who_gives_up_too_late_is_told_that_nobody_knows(crowd):
-    """H-W23: a withdrawal expires too."""
-    a = crowd.author()
-    crowd.author().append(one("race"))
-
-    def refused():
-        crowd.log.alter({"max.message.bytes": "20"})
-        a.handle._committing[1]._place = forgotten
-
-    def forgotten(*_):
-        crowd.log.alter({"max.message.bytes": None})
-        combining(crowd)
-        aged(crowd)()
-        crowd.log.alter({"max.message.bytes": "20"})
-        return 0
-
-    asleep(a, refused)
-    with pytest.raises(CommitStateUnknownError):
-        a.append(one("a" * 40))
-    assert crowd.values().count(b"a" * 40) <= 1
-
-
 # F5: giving up
-
-
-def test_what_is_refused_after_it_was_posted_is_withdrawn(crowd):
-    """The refusal is raised, and is final: nobody commits it when the config allows it again."""
-    a = crowd.author()
-    crowd.author().append(one("race"))
-    asleep(a, lambda: crowd.log.alter({"max.message.bytes": "20"}))
-    with pytest.raises(InvalidInputError, match=r"max\.message\.bytes"):
-        a.append(one("a" * 40))
-    assert [answer.is_applied for answer in crowd.combined.authors] == [False]
-    crowd.log.alter({"max.message.bytes": None})
-    combining(crowd)
-    assert b"a" * 40 not in crowd.values()
-    assert a.append(one("again")).offsets
-
-
-def test_what_is_applied_before_it_could_be_withdrawn_is_told_so(crowd):
-    """F5: an author that is refused, and repeats the append, would have it there twice."""
-    a = crowd.author()
-    crowd.author().append(one("race"))
-
-    def taken_along():
-        crowd.log.alter({"max.message.bytes": None})
-        combining(crowd)
-        crowd.log.alter({"max.message.bytes": "20"})
-
-    places = iter([lambda: None, taken_along])
-
-    def refused():
-        crowd.log.alter({"max.message.bytes": "20"})
-        a.handle._committing[1]._place = lambda *_: next(places, lambda: None)() or 0
-
-    asleep(a, refused)
-    done = a.append(one("a" * 40))
-    assert crowd.values()[done.offsets[0][0]] == b"a" * 40
-    assert crowd.values().count(b"a" * 40) == 1
 
 
 def test_a_store_that_is_away_leaves_it_unknown(crowd):
@@ -501,16 +300,6 @@ def test_producers_are_told_of_what_another_committed(crowd):
     assert crowd.values().count(b"a") == 1
 
 
-def test_a_producer_is_taken_along_with_its_entry(crowd):
-    """The combiner writes the entry: a repeated append finds it."""
-    a, c = crowd.author(), crowd.author()
-    crowd.author().append(one("race"))
-    asleep(a, lambda: c.append(one("c")))
-    first = a.append(one("a"), producer=("p", 7))
-    again = crowd.author().append(one("a"), producer=("p", 7))
-    assert (again.duplicate, again.version, again.offsets) == (True, first.version, first.offsets)
-
-
 def test_two_of_one_producer_go_in_their_order_or_not(crowd):
     """Of two proposals of one id the lower sequence is left out after the higher one."""
     a, b, c = crowd.author(), crowd.author(), crowd.author()
@@ -557,23 +346,6 @@ def test_positions_in_what_is_no_log_bring_their_feature(crowd):
     assert transaction.commit().version == c.handle.tip.version
     assert "foreign-positions" in crowd.author().handle.tip.head.log.features
     assert crowd.author().positions("t")["kafka:x/y"][0] == 5
-
-
-def test_epochs_fence_proposals(crowd):
-    """A proposal of a fenced epoch is left out, whoever combines; its author gets the error."""
-    a, c = crowd.author(), crowd.author()
-    transaction = a.transaction("t")
-    transaction.append(one("a"))
-
-    def fenced():
-        crowd.author().transaction("t")
-        c.append(one("c"))
-
-    asleep(a, fenced)
-    crowd.author().append(one("race"))
-    with pytest.raises(TransactionFencedError):
-        transaction.commit()
-    assert b"a" not in crowd.values()
 
 
 def test_other_commits_take_proposals_along(crowd):
@@ -705,19 +477,6 @@ def test_those_who_were_answered_together_settle_in_turn(crowd, monkeypatch):
     assert crowd.values().count(b"a") == crowd.values().count(b"z") == 1
 
 
-def test_h_w6_an_answer_is_believed_once_a_version_follows(crowd):
-    """H-W6: on a store that is only probed the author makes sure that a version follows
-    the answer.
-    """
-    store = Unproven(crowd.store)
-    a, c = crowd.author(store), crowd.author(store)
-    crowd.author().append(one("race"))
-    asleep(a, lambda: c.append(one("c")))
-    done = a.append(one("a"))
-    assert done.version < a.handle.tip.version
-    assert crowd.values().count(b"a") == 1
-
-
 class Blind(WrappingStore):
     """A store whose LIST shows nothing, or is refused."""
 
@@ -756,24 +515,6 @@ def test_h_w18_who_may_not_propose_commits_himself(crowd):
     crowd.author().append(one("race"))
     assert a.append(one("a")).offsets == {0: (1, 2)}
     assert crowd.proposals() == []
-
-
-class Lossy(WrappingStore):
-    """A store that loses replies to proposals."""
-
-    def create(self, path, data):
-        self.inner.create(path, data)
-        if documents.PROPOSALS in path:
-            raise StoreUnavailableError("no reply")
-
-
-def test_a_lost_reply_to_a_proposal_changes_nothing(crowd):
-    """It may be there, so it counts as posted; it is there, and is included once."""
-    a, c = crowd.author(Lossy(crowd.store)), crowd.author()
-    crowd.author().append(one("race"))
-    asleep(a, lambda: c.append(one("c")))
-    assert a.append(one("a")).version == c.handle.tip.version
-    assert crowd.values().count(b"a") == 1
 
 
 @pytest.mark.parametrize("kind", ["producer", "transaction"])
@@ -853,37 +594,6 @@ def test_what_cannot_be_read_now_is_taken_along_later(crowd, fails):
     crowd.author().append(one("race"))
     c.append(one("d"))
     assert crowd.values().count(b"a") == 1
-
-
-def test_h_w15_of_another_id_nothing_is_ended(crowd):
-    """No commit if a LIST shows nothing of it; another's stays as it is."""
-    a = crowd.author()
-    crowd.author().append(one("first"))
-    asleep(a, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        a.append(one("old"), producer=("p", 5))
-    counting = CountingStore(crowd.store)
-    successor = crowd.author(counting)
-    before = successor.version
-    assert successor.sequence("q") is None
-    assert successor.sequence("p", kind="transaction") is None
-    assert (successor.version, counting.counts["create"]) == (before, 0)
-    combining(crowd)
-    assert crowd.author().sequence("p") == 5
-    assert crowd.values().count(b"old") == 1
-
-
-def test_h_w15_nor_may_ones_own_come_later(crowd):
-    """H-W15: what the same handle left after an interrupt ends as well."""
-    a = crowd.author()
-    crowd.author().append(one("first"))
-    asleep(a, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        a.append(one("old"), producer=("p", 5))
-    assert a.sequence("p") is None
-    combining(crowd)
-    assert a.append(one("new"), producer=("p", 5)).duplicate is False
-    assert b"old" not in crowd.values()
 
 
 def test_h_w15_whose_author_lives_appends_it_anew(crowd):
@@ -1020,25 +730,6 @@ def answers(n, version, time_ms):
     return [Answer(f"{i:016x}", 1, version, True, time_ms) for i in range(n)]
 
 
-def test_answers_are_kept_by_versions_and_time():
-    """Both must have passed; what was left out for lack of space delays it."""
-    old = tuple(answers(3, 10, 1_000))
-    first = {"version": 10 + ANSWERED_VERSIONS, "time_ms": 61_000, "least": 1 << 60}
-    assert first_after(Combined(0, old), [], **first) == 10
-    assert first_after(Combined(0, old), [], **{**first, "version": 73}) == 0
-    assert first_after(Combined(0, old), [], **{**first, "time_ms": 60_999}) == 0
-    assert first_after(Combined(0, old), [], **{**first, "least": 9}) == 0
-
-
-def test_what_is_an_hour_old_is_forgotten_after_however_few_versions():
-    """So a head is small again with the first commit after many writers."""
-    old = tuple(answers(3, 10, 1_000))
-    first = {"version": 11, "time_ms": 1_000 + FORGOTTEN_MS, "least": 1 << 60}
-    assert first_after(Combined(0, old), [], **first) == 10
-    assert first_after(Combined(0, old), [], **{**first, "time_ms": FORGOTTEN_MS}) == 0
-    assert first_after(Combined(0, old), [], **{**first, "least": 9}) == 0
-
-
 def test_who_alone_goes_on_is_soon_as_it_was(store):
     """A chain of commits whose clock is ahead, so that no answer in it becomes old: the authors of
     a crowd that is gone are dropped after some versions.
@@ -1058,14 +749,6 @@ def test_who_alone_goes_on_is_soon_as_it_was(store):
     assert log.handle.clock.now_ms() == began_ms
     counting.counts.pop("put")  # Data; and hints, at versions divisible by 4.
     assert counting.counts == {"create": 4, "get": 4}
-
-
-def test_the_time_gives_way_where_answers_are_too_many():
-    """Their number is bounded, by the oldest that are 64 versions old."""
-    many = (*answers(ANSWERS_MAX // 2, 10, 9_000), *answers(ANSWERS_MAX, 20, 9_000)[500:])
-    coming = [Answered(f"{5000 + i:016x}", 1, True) for i in range(3)]
-    first = first_after(Combined(0, many), coming, version=100, time_ms=9_500, least=1 << 60)
-    assert first == 10
 
 
 def test_a_full_head_of_answers_is_not_larger_than_it_may_be():

@@ -9,7 +9,6 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 import xxhash
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clog.storage.errors import CorruptionError
@@ -290,31 +289,3 @@ def forged(data):
     else:
         values[last] = data.draw(OTHERS.filter(lambda other: other[0] == of), label="element")[1]
     return tree
-
-
-@given(data=st.data(), ranged=st.booleans())
-@settings(max_examples=3 * settings().max_examples)
-def test_footers_with_a_value_of_another(data, ranged):
-    """What is accepted parses, or is a clog error; what is refused is one too."""
-    footer = thrift(STRUCT, forged(data))
-    try:
-        row_groups(footer)
-    except FooterError:
-        assert isinstance(what_is_made_of(footer, ranged=ranged), str)
-    else:
-        what_is_made_of(footer, ranged=ranged)
-
-
-@given(data=st.data(), ranged=st.booleans())
-@settings(max_examples=3 * settings().max_examples)
-def test_footers_with_bytes_of_another(data, ranged):
-    """Wherever they are."""
-    at = data.draw(st.integers(0, len(FOOTER) - 1), label="at")
-    away = data.draw(st.integers(0, 3), label="away")
-    footer = FOOTER[:at] + data.draw(st.binary(max_size=4), label="patch") + FOOTER[at + away :]
-    try:
-        row_groups(footer)
-    except FooterError:
-        assert isinstance(what_is_made_of(footer, ranged=ranged), str)
-    else:
-        what_is_made_of(footer, ranged=ranged)

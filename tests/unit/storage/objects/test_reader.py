@@ -205,53 +205,6 @@ def test_rows_that_the_manifest_has_not(store):
     assert not store.counts
 
 
-@pytest.mark.parametrize("columns", [ALL, ("key",)])
-def test_a_truncated_object(store, ranged, columns):
-    """At every length; the message gives the actual and the expected length."""
-    ref = write(store, table())
-    data = store.get(ref.path)
-    for size in range(0, len(data), 7):
-        store.put(ref.path, data[:size])
-        with pytest.raises(
-            CorruptionError, match=f"{ref.path} .* bytes, expected {ref.size_bytes}"
-        ):
-            read(store, ref, 0, ROWS, columns)
-
-
-@pytest.mark.parametrize(
-    "mask", [0x10, *(pytest.param(m, marks=pytest.mark.nightly) for m in (0x01, 0xFF))]
-)
-def test_a_changed_byte_is_found_or_harmless(store, ranged, mask):
-    """Reading parts, any byte changed: the footer has a checksum, so has each page."""
-    ref = write(store, table())
-    data = store.get(ref.path)
-    expected = table().slice(1)
-    found = 0
-    for i in range(len(data)):
-        changed = bytearray(data)
-        changed[i] ^= mask
-        store.put(ref.path, bytes(changed))
-        try:
-            got = read(store, ref, 1, ROWS - 1)
-        except CorruptionError:
-            found += 1
-        else:
-            assert got.equals(expected)
-    assert found > len(data) * 0.9
-
-
-def test_a_changed_byte_is_found_whatever_it_does(store):
-    """When the whole object is read, its own checksum comes first."""
-    ref = write(store, table())
-    data = store.get(ref.path)
-    for i in range(0, len(data), 11):
-        changed = bytearray(data)
-        changed[i] ^= 1
-        store.put(ref.path, bytes(changed))
-        with pytest.raises(CorruptionError, match=f"its xxh3_128 is .*, expected {ref.checksum}"):
-            read(store, ref)
-
-
 def test_a_footer_that_would_end_the_process(store, ranged):
     """Arrow does not get a footer whose checksum is wrong: it calls terminate() on some."""
     ref = write(store, table())

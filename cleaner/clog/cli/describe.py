@@ -434,9 +434,13 @@ def next_action(
     if detail["cleanable_bytes"]:
         return f"clean when the dirty ratio is above {limit} (now {ratio:.2f})"
     if detail["first_uncleanable_offset"] < detail["active_base_offset"]:
+        if detail["stable_offset"] < detail["active_base_offset"]:
+            from_offset = f"records from offset {detail['stable_offset']} on"
+            return f"nothing yet: {from_offset} wait for the end of a transaction"
         return f"clean when older than {_setting(config, 'min.compaction.lag.ms')}"
     if detail["active_bytes"]:
-        return "clean after the active segment has been sealed"
+        limits = " or ".join(_setting(config, f"segment.{limit}") for limit in ("bytes", "ms"))
+        return f"clean after the active segment has been sealed, at {limits}"
     return "nothing to do"
 
 

@@ -479,6 +479,7 @@ class ShownLogs:
             "object_bytes": found["object_bytes"],
             "dirty_ratio": max(d["dirty_ratio"] for d in details),
             "uncleanable": sum(d["uncleanable"] is not None for d in details),
+            "transactions": len(found["transactions"]),
         }
 
     def _find(self, prefix: str) -> None:
@@ -650,6 +651,23 @@ class ShownLogs:
         )
         return self._page(log, batches, limit, sought, after=after)
 
+    @_opened_anew
+    def changes(
+        self, number: int, since: int, limit: int, *, sought: Sought | None = None, after: str = ""
+    ) -> Page:
+        """Returns the rows of the table that changed after a version, before and after."""
+        log = self.log(number)
+        found = _changed(log.changes(since=since), self._masks_of(log), _key_columns(log), sought)
+        before = whole_number(after, "after") or 0
+        page = Page()
+        for seen, change in enumerate(found, 1):
+            if seen > before and change is not None:
+                page.append(change)
+            if len(page) == min(limit, RECORDS_MAX) or seen == before + SCANNED_MAX:
+                page.next = str(seen)
+                break
+        return page
+
     def _page(
         self,
         log: "Log",
@@ -765,6 +783,54 @@ def _shown(
             ]
             shown["headers_left_out"] = max(0, len(pairs) - HEADERS_MAX)
         yield shown
+
+
+def _key_columns(log: "Log") -> list[str]:
+    """Returns the names of the key's columns; none, if the table is not shown as plain columns."""
+    return [name for name in log.config["table.key.columns"].split(",") if name]
+
+
+def _changed(
+    batches: "Iterable[pa.RecordBatch]",
+    masks: Sequence[MaskPath],
+    keys: Sequence[str],
+    sought: Sought | None,
+) -> "Iterator[dict[str, Any] | None]":
+    """Yields changes as the page shows them, None in place of those that do not match."""
+    before = None  # An update's images are two rows, the first directly before the other.
+    for batch in batches:
+        records = _of_keys_and_values(batch, keys) if keys else batch
+        (key_is, found), (value_is, values) = (
+            _contents(records, name, masks) for name in ("key", "value")
+        )
+        about = (batch.column(name).to_pylist() for name in ("_change_type", "_commit_version"))
+        for key, value, kind, version in zip(found, values, *about, strict=True):
+            if kind == "update_preimage":
+                before = value
+                continue
+            old, new = (value, None) if kind == "delete" else (before, value)
+            before = None
+            texts = _text(key), _text(old), _text(new)
+            if sought and not any(sought.fits(texts[0], text, "") for text in texts[1:]):
+                yield None
+                continue
+            shown = {"change": kind.partition("_")[0], "version": version}
+            parts = ("key", key_is, key), ("before", value_is, old), ("value", value_is, new)
+            for name, suffix, data in parts:
+                shown |= _beginning(name if data is None else name + suffix, data)
+            yield shown
+
+
+def _of_keys_and_values(batch: "pa.RecordBatch", keys: Sequence[str]) -> "pa.RecordBatch":
+    """Returns the rows of a table of plain columns as records."""
+    import pyarrow as pa
+
+    def of(names: Sequence[str]) -> pa.Array:
+        return pa.StructArray.from_arrays([batch.column(name) for name in names], list(names))
+
+    value = [name for name in batch.schema.names[:-3] if name not in keys]
+    key = batch.column(keys[0]) if len(keys) == 1 else of(keys)
+    return pa.RecordBatch.from_arrays([key, of(value)], ["key", "value"])
 
 
 def _text(data: bytes | None) -> str:

@@ -166,6 +166,9 @@ def application(
         "/{number}/table": lambda r: shown.table(
             _number(r), _asked(r, "at"), _key(r), _limit(r), **_page_asked(r)
         ),
+        "/{number}/changes": lambda r: shown.changes(
+            _number(r), _asked(r, "since") or 0, _limit(r), **_page_asked(r)
+        ),
     }
 
     rooms = _Rooms()

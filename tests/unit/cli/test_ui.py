@@ -19,6 +19,7 @@ from clog.storage import InvalidInputError, Log, ManualClock, StoreUnavailableEr
 from clog.storage.administration import delete_log
 from clog.storage.store import opening
 from clog_testing.counting import CountingStore
+from clog_testing.undecided import append_undecided
 
 pytest.importorskip("starlette", reason="needs the extra ui")
 pytest.importorskip("uvicorn", reason="needs the extra ui")
@@ -133,7 +134,8 @@ def test_logs_and_their_details(get, log, url):
 def test_what_each_partition_waits_for(get, log):
     """In words, as `clog describe` has it: a dirty ratio of zero says nothing to a person."""
     said = {d["next_action"] for d in get("/api/logs/0")["partition_details"]}
-    assert said == {"clean after the active segment has been sealed"}
+    (sealed,) = said
+    assert sealed.startswith("clean after the active segment has been sealed, at segment.bytes=")
     log.alter({"min.cleanable.dirty.ratio": 0})
     log.roll()
     said = {d["next_action"] for d in get("/api/logs/0")["partition_details"]}
@@ -217,9 +219,49 @@ def test_a_typed_log(tmp_path):
         shown.table(0, None, AskedKey("Nw==", is_base64=True), 9)
 
 
+def test_what_changed_since_a_version(get, tmp_path):
+    """The rows of a key before and after, in a log of bytes and in one of plain columns; a search
+    looks at both; pages go on where they ended; what is masked stays hidden.
+    """
+    found = {row["change"]: row for row in get("/api/logs/0/changes", since=1)}
+    assert set(found) == {"delete", "insert"}
+    gone = found["delete"]
+    assert (gone["key"], gone["before"], gone["value"], gone["version"]) == ("b", "2", None, 2)
+    rows = [{"id": i, "city": "Riga", "minutes": i} for i in range(3)]
+    log = Log.create(str(tmp_path / "trips"), 1, key="id", like=rows)
+    since = log.append(rows).version
+    log.append([{"id": 1, "city": "Oslo", "minutes": 1}, {"id": 7, "city": "Bonn", "minutes": 2}])
+    page = ShownLogs([log.url], (), {}, clock=ManualClock(), masks=["value.minutes"])
+    first = page.changes(0, since, 1)
+    (update,) = first
+    assert (update["change"], update["key_json"], update["version"]) == ("update", "1", log.version)
+    assert json.loads(update["before_json"]) == {"city": "Riga", "minutes": MASKED}
+    assert json.loads(update["value_json"]) == {"city": "Oslo", "minutes": MASKED}
+    (insert,) = page.changes(0, since, 1, after=first.next)
+    assert (insert["change"], insert["key_json"], insert["before"]) == ("insert", "7", None)
+    for city, changes in (("Riga", ["update"]), ("Bonn", ["insert"]), ("Rome", [])):
+        found = page.changes(0, since, 9, sought=Sought(city, "city"))
+        assert [change["change"] for change in found] == changes
+
+
+def test_an_open_transaction_is_marked_in_the_list(get, log):
+    """And what waits for it is said, in the list of logs and of its partitions."""
+
+    def told():
+        (line,) = get("/api/logs")["logs"]
+        return line["transactions"], get("/api/logs/0")["partition_details"][1]["next_action"]
+
+    append_undecided(log, [{"key": "c", "value": "4"}], partition=1)
+    log.roll()
+    many, why = told()
+    assert many == 1
+    assert "wait for the end of a transaction" in why
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [
+        ("/api/logs/0/changes?since=99", "does not exist yet"),
         ("/api/logs/7", "there is no log number 7"),
         ("/api/logs/0/table?at=99", "does not exist yet"),
         ("/api/logs/0/records?partition=9", "partition 9 does not exist"),

@@ -9,8 +9,11 @@ let newest = null; // its id and version
 let asking = 0; // how often records were asked for
 let listed = {page: 0, by: "", down: false}; // which page of the list, and how it is sorted
 let wanted = null; // the log that the address names, as long as it is not found
+let keyName = "key"; // the key of the log that is shown, by its columns
 let columns = null; // the fields of the values of the log that is shown, if it has any
 let further = null; // where the next page of records begins
+let listedRecords = []; // the records that are shown
+const LINE_MAX = 40; // characters of a column that stay on one line
 const INDENT_MAX = 100; // spaces: nobody reads what is deeper, and its lines would fill the memory
 
 function el(name, text, attributes = {}) {
@@ -117,7 +120,7 @@ async function showLogs() {
       ? [name, el("td", log.error, {class: "bad", colspan: 6})]
       : [name, count(log.partitions), log.version, count(log.records), size(log.object_bytes),
          log.dirty_ratio.toFixed(2) + (log.uncleanable ? ", " + log.uncleanable + " uncleanable" : ""),
-         ago(now - log.committed_ms) + " ago"];
+         ago(now - log.committed_ms) + " ago" + (log.transactions ? ", " + count(log.transactions) + " open " + (log.transactions === 1 ? "transaction" : "transactions") : "")];
     const made = row(cells);
     made.setAttribute("aria-current", String(log.number === chosen));
     return made;
@@ -197,6 +200,8 @@ async function showLog(logs) {
     ...(log.waits ? {"waiting to commit": waiting(log.waits)} : {}),
     writers: count(log.writers), "last commit": ago(log.now_ms - log.committed_ms) + " ago",
   };
+  const held = holders(log);
+  if (held.length) facts["held back by"] = held.join("; ");
   for (const s of log.sources) {
     const places = Object.entries(s.positions);
     const shown = places.slice(0, 4).map(([p, at]) => places.length > 1 ? p + ": " + at : at).join(", ") + (places.length > 4 ? ", …" : "");
@@ -213,8 +218,11 @@ async function showLog(logs) {
   const isNews = newest !== null;
   newest = version;
   showPartitions(log);
+  $("next-offsets").textContent = JSON.stringify(Object.fromEntries(log.partition_details.map((d) => [d.partition, d.stable_offset])));
   const kind = log.schema.value;
+  keyName = log.config["table.key.columns"] || "key";
   columns = typeof kind === "object" && !Array.isArray(kind) ? Object.keys(kind) : null;
+  fill($("paths"), (columns ?? []).map((name) => el("option", null, {value: name})));
   fill($("schema"), Object.entries(log.schema).flatMap(([name, kind]) => fields(name, kind)).map(row));
   showCommits(log.commits);
   showSpans(log.spans, log.now_ms);
@@ -227,6 +235,16 @@ async function showLog(logs) {
   if (atEnd) slider.value = log.version;
   tellVersion();
   if (isNews && !$("records").hidden && isTail()) browse(); // What is new is shown as it comes.
+}
+
+// What keeps readers, tombstones or old versions waiting, in words.
+function holders(log) {
+  const until = (ms) => ms === null ? "" : " until " + moment(ms) + " at the latest";
+  return [
+    ...log.transactions.map((t) => "transaction " + t.id + ", " + t.state + " since " + moment(t.started_ms)),
+    ...Object.entries(log.holds).map(([name, ms]) => "reader " + name + until(ms)),
+    ...log.kept.map((k) => "cut " + k.cut + ", which keeps version " + k.version + " and " + size(k.size_bytes) + until(k.until_ms)),
+  ];
 }
 
 function showPartitions(log) {
@@ -272,7 +290,7 @@ function showCommits(commits) {
   const appends = commits.filter((c) => c.records);
   const hours = appends.length > 1 ? (appends.at(-1).time_ms - appends[0].time_ms) / 3600000 : 0;
   const each = (name) => appends.slice(1).reduce((total, c) => total + c[name], 0) / hours;
-  $("pace").textContent = hours > 0 ? count(Math.round(each("records"))) + " records and " + size(Math.round(each("size_bytes"))) +
+  $("pace").textContent = hours > 1 / 60 ? count(Math.round(each("records"))) + " records and " + size(Math.round(each("size_bytes"))) +
     " per hour, in " + count(Math.round((appends.length - 1) / hours)) + " appends, over the last " + ago(hours * 3600000) : "";
   const sum = (name) => commits.reduce((total, c) => total + (c.effect ? c.effect[name] : 0), 0);
   $("removed").textContent = "These " + count(commits.length) + " commits removed " + count(sum("removed_records")) + " records (" +
@@ -400,9 +418,9 @@ function content(record, name) {
   return {text, isBytes: false, note: length ? "… the first " + count([...text].length) + " characters of " + count(length) + " bytes" : ""};
 }
 
-function valueCell(record) {
-  const found = content(record, "value");
-  if (found === null) return el("td", "deleted", {class: "none"});
+function valueCell(record, name = "value") {
+  const found = content(record, name);
+  if (found === null) return el("td", record.change === "insert" ? "" : "deleted", {class: "none"});
   const cell = el("td", null, {class: "bytes"});
   const pretty = found.isBytes ? null : indented(found.text);
   cell.append(el("div", pretty ?? found.text));
@@ -450,11 +468,40 @@ function valueCells(record, columns) {
     cell.setAttribute("colspan", columns.length);
     return [cell];
   }
+  return columns.map((name) => partCell(parts.get(name)));
+}
+
+// The cell of a part of a value, as it was written in JSON.
+function partCell(part) {
+  if (part === undefined || part === "null") return el("td", part ?? "", {class: "none"});
+  const isShort = part.length <= LINE_MAX; // It stays on one line.
+  const cell = el("td", null, {class: isShort ? "when" : "bytes"});
+  cell.append(el("div", part.startsWith('"') ? JSON.parse(part) : (isShort ? null : indented(part)) ?? part));
+  return cell;
+}
+
+// The cells of a row before and after: where they differ, the one beside the other.
+function changedCells(change) {
+  const [old, made] = ["before", "value"].map((name) => content(change, name));
+  const [before, after] = [old, made].map((found) => columns && found && !found.note ? partsOf(found.text) : null);
+  if (!columns || (old && !before) || (made && !after)) {
+    const sides = ["before", "value"].map((name) => valueCell(change, name));
+    if (columns) sides[1].setAttribute("colspan", Math.max(1, columns.length - 1));
+    return sides;
+  }
   return columns.map((name) => {
-    const part = parts.get(name);
-    if (part === undefined || part === "null") return el("td", part ?? "", {class: "none"});
-    const cell = el("td", null, {class: /^["[{]/.test(part) ? "bytes" : "when"});
-    cell.append(el("div", part.startsWith('"') ? JSON.parse(part) : indented(part) ?? part));
+    const [was, is] = [before?.get(name), after?.get(name)];
+    if (!before || !after || was === is) {
+      const cell = partCell(is ?? was);
+      if (before && after) cell.classList.add("same");
+      return cell;
+    }
+    const cell = el("td", null, {class: "differs"});
+    for (const [tag, part] of [["del", was], ["ins", is]]) {
+      const side = el(tag);
+      side.append(...partCell(part ?? "null").childNodes);
+      cell.append(side);
+    }
     return cell;
   });
 }
@@ -573,6 +620,7 @@ async function browse(after = null) {
     if (given.key.dataset.bytes) asked.set("key_b64", given.key.dataset.bytes);
     else if (given.key.value || view === "key") asked.set("key", given.key.value);
     if (view === "table") asked.set("at", given.at.value);
+    if (view === "changes") asked.set("since", given.at.value);
   }
   $("problem").textContent = "";
   const mine = (asking += 1);
@@ -580,18 +628,62 @@ async function browse(after = null) {
     let next = null;
     const records = await ask("/api/logs/" + chosen + "/" + view + "?" + asked, (told) => { next = told; });
     if (mine !== asking) return; // Something else was asked for meanwhile.
-    const rows = records.map((r) =>
-      row([r.partition, r.offset, when(String(r.timestamp).replace("T", " ")), keyCell(r), ...valueCells(r, columns), headersCell(r)]));
-    fill($("found-names"), ["partition", "offset", "timestamp", "key", ...(columns ?? ["value"]), "headers"].map((name) => el("th", name)));
+    listedRecords = records;
+    $("copied").textContent = "";
+    $("copies").hidden = !records.length;
+    const isChanges = view === "changes";
+    const rows = records.map((r) => isChanges
+      ? row([r.version, el("td", r.change, {class: "when"}), keyCell(r), ...changedCells(r)])
+      : row([r.partition, r.offset, when(String(r.timestamp).replace("T", " ")), keyCell(r), ...valueCells(r, columns), headersCell(r)]));
+    const names = isChanges ? ["version", "change", keyName, ...(columns ?? ["before", "after"])] : ["partition", "offset", "timestamp", keyName, ...(columns ?? ["value"]), "headers"];
+    fill($("found-names"), names.map((name) => el("th", name)));
     fill($("found"), rows);
     further = next;
     $("further").hidden = next === null;
+    const [place, offset] = (next ?? "").split(":");
+    $("further").textContent = offset === undefined ? "next page" : "next page, from offset " + offset + " of partition " + place;
     if (!records.length) $("problem").textContent = next === null ? "no records" : "no match so far; the next page continues the search";
   } catch (error) {
     if (mine !== asking) return;
     $("found").replaceChildren();
-    $("further").hidden = true;
+    $("further").hidden = $("copies").hidden = true;
     $("problem").textContent = error.message;
+  }
+}
+
+// A line of JSON, with numbers as they were written.
+function jsonOf(record) {
+  const fields = Object.entries(record).filter(([, value]) => value !== undefined && value !== null)
+    .map(([name, value]) => name.endsWith("_json") ? [name.slice(0, -5), value] : [name, JSON.stringify(value)]);
+  return "{" + fields.map(([name, text]) => JSON.stringify(name) + ": " + text).join(", ") + "}";
+}
+
+const csvField = (text) => /[",\n\r]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
+
+// The records as a spreadsheet takes them: columns of a typed log by their names.
+function csvOf(records) {
+  const lists = records.some((r) => "change" in r);
+  const about = lists ? ["version", "change"] : ["partition", "offset", "timestamp"];
+  const sides = lists ? ["before", "value"] : ["value"];
+  const named = sides.flatMap((side) => (columns ?? [""]).map((name) => [side, name]));
+  const shown = (part) => part === undefined || part === "null" ? "" : part.startsWith('"') ? JSON.parse(part) : part;
+  const head = [...about, keyName, ...named.map(([side, name]) => !name ? side : lists ? side + "." + name : name)];
+  const lines = records.map((r) => {
+    const parts = Object.fromEntries(sides.map((side) => [side, columns && partsOf(content(r, side)?.text ?? "")]));
+    const values = named.map(([side, name]) => name ? shown(parts[side]?.get(name)) : content(r, side)?.text ?? "");
+    return [...about.map((name) => String(r[name])), content(r, "key")?.text ?? "", ...values];
+  });
+  return [head, ...lines].map((line) => line.map(csvField).join(",")).join("\r\n") + "\r\n";
+}
+
+async function copy(kind) {
+  const text = kind === "csv" ? csvOf(listedRecords) : listedRecords.map(jsonOf).join("\n") + "\n";
+  const cut = listedRecords.filter((r) => r.key_bytes || r.value_bytes || r.before_bytes || r.headers_left_out).length;
+  try {
+    await navigator.clipboard.writeText(text);
+    $("copied").textContent = "copied " + count(listedRecords.length) + (listedRecords.length === 1 ? " record" : " records") + (cut ? ", of " + count(cut) + " only the part that is shown" : "");
+  } catch {
+    $("copied").textContent = "this browser lets only pages of https and of this machine copy; use clog consume" + (kind === "csv" ? " and its JSON" : " --json");
   }
 }
 
@@ -601,7 +693,13 @@ function tellVersion() {
 }
 
 function tellView() {
-  const view = $("browse").elements.view.value;
+  const given = $("browse").elements;
+  const view = given.view.value;
+  $("at-name").textContent = view === "changes" ? "since version" : "at version";
+  if (view === "changes" && given.at.value === given.at.max) {
+    given.at.value = given.at.max - 1; // Since the newest, nothing has changed.
+    tellVersion();
+  }
   for (const label of document.querySelectorAll("[data-for]")) {
     label.hidden = !label.dataset.for.split(" ").includes(view);
   }
@@ -623,6 +721,7 @@ async function refresh() {
     const logs = await showLogs();
     if (chosen === null) chosen = logs.find((log) => wanted === null ? !log.error : log.url === wanted)?.number ?? null;
     if (chosen !== null) wanted = null;
+    document.querySelector('#logs [data-number="' + chosen + '"]')?.closest("tr").setAttribute("aria-current", "true");
     if (chosen !== null) await showLog(logs);
     if (chosen !== null && chosen === drawn && !$("users").hidden) await showUsers();
     $("state").textContent = wanted === null ? "as of " + moment(Date.now()) : "there is no log " + wanted + " here; choose one of the list";
@@ -663,6 +762,7 @@ $("found").addEventListener("click", ({target}) => {
   if (target.dataset.key !== undefined) { showKey(target.dataset); remember(); }
 });
 $("further").addEventListener("click", () => browse(further));
+for (const button of $("copies").querySelectorAll("button")) button.addEventListener("click", () => copy(button.value));
 $("search").addEventListener("submit", (event) => { event.preventDefault(); });
 $("search").elements.part.addEventListener("input", () => { listed.page = 0; remember(); refresh(); });
 for (const [name, step] of [["earlier", -1], ["later", 1]]) {

@@ -28,30 +28,55 @@ _SPARKS_OWN = frozenset(
 )
 """Options that Spark adds or keeps beside those of the source."""
 _SPARKS_PREFIXES = ("option.", "__")
-_KAFKA, _DELTA, _SPARK = "Spark's Kafka source", "Delta Lake", "Spark's catalogs"
-_FOREIGN = {
-    "subscribe": (_KAFKA, "a source reads one log: give its URL as path"),
-    "subscribepattern": (_KAFKA, "a source reads one log: give its URL as path"),
-    "assign": (_KAFKA, "give the log's URL as path, and partitions=0,2 for some of its partitions"),
-    "groupidprefix": (_KAFKA, "there are no consumer groups: leave it out"),
-    "versionasof": (_DELTA, "give asOfVersion with view=table"),
-    "timestampasof": (_DELTA, "give asOfTimestamp with view=table: ISO 8601, or ms since 1970"),
-    "maxfilespertrigger": (_DELTA, "give maxOffsetsPerTrigger or maxBytesPerTrigger"),
-    "readchangefeed": (_DELTA, "give view=changes"),
-    "computeupdates": (
-        "Spark's catalogs",
-        "view=changes has both images of an update: leave it out",
+_KAFKA, _DELTA, _ICEBERG = "Spark's Kafka source", "Delta Lake", "Iceberg"
+_SPARK = "Spark's catalogs"
+_OTHERS: tuple[tuple[str, str, str], ...] = (
+    ("subscribe subscribePattern", _KAFKA, "a source reads one log: give its URL as path"),
+    ("assign", _KAFKA, "give the log's URL as path, and partitions=0,2 for some of its partitions"),
+    ("groupIdPrefix", _KAFKA, "there are no consumer groups: leave it out"),
+    ("versionAsOf", _DELTA, "give asOfVersion with view=table"),
+    (
+        *("timestampAsOf", _DELTA),
+        "give asOfTimestamp with view=table: ISO 8601, or ms since 1970",
     ),
-    **dict.fromkeys(
-        ("ignoredeletes", "ignorechanges", "skipchangecommits"),
-        (_DELTA, "it has no effect here: leave it out"),
+    ("maxFilesPerTrigger", _DELTA, "give maxOffsetsPerTrigger or maxBytesPerTrigger"),
+    ("readChangeFeed readChangeData", _DELTA, "give view=changes"),
+    (
+        *("ignoreDeletes ignoreChanges skipChangeCommits dataChange optimizeWrite", _DELTA),
+        "it has no effect here: leave it out",
     ),
-}
+    ("withEventTimeOrder", _DELTA, "records come in the order of their offsets: leave it out"),
+    (
+        *("schemaTrackingLocation schemaLocation", _DELTA),
+        "the log keeps its own schema: leave it out",
+    ),
+    (
+        *("overwriteSchema", _DELTA),
+        'mergeSchema=true adds columns and widens numbers, "clog alter" renames and drops them',
+    ),
+    (
+        *("replaceWhere partitionOverwriteMode", _DELTA),
+        "mode append replaces the rows of the same keys, and a null value deletes one",
+    ),
+    ("snapshot-id", _ICEBERG, "give asOfVersion with view=table"),
+    ("as-of-timestamp", _ICEBERG, "give asOfTimestamp with view=table"),
+    (
+        *("start-snapshot-id end-snapshot-id", _ICEBERG),
+        "give view=changes with startingVersion, endingVersion",
+    ),
+    ("stream-from-timestamp", _ICEBERG, "give startingTimestamp"),
+    ("merge-schema", _ICEBERG, "give mergeSchema"),
+    ("computeUpdates", _SPARK, "view=changes has both images of an update: leave it out"),
+)
 """Options of other formats that have no effect here: whose they are, and what to do instead."""
+_SPELT = {name.lower(): name for names, *_ in _OTHERS for name in names.split()}
+_FOREIGN = {name.lower(): about for names, *about in _OTHERS for name in names.split()}
 _FOREIGN_PREFIXES = {
     "kafka.": (_KAFKA, "clog has no broker: leave it out"),
     "kafkaconsumer.": (_KAFKA, "the store's client retries: leave it out"),
     "fetchoffset.": (_KAFKA, "the store's client retries: leave it out"),
+    "delta.": (_DELTA, 'a log that the write creates takes its configs as "config.<name>"'),
+    "hoodie.": ("Hudi", "keyColumns names the columns of the key"),
 }
 
 CATALOG_FORGETS = (
@@ -844,7 +869,7 @@ def _check_names(given: Mapping[str, str]) -> None:
         prefix = name.partition(".")[0] + "."
         if foreign := _FOREIGN.get(name) or _FOREIGN_PREFIXES.get(prefix):
             owner, instead = foreign
-            raise OptionError(f'option "{name}" belongs to {owner}; {instead}')
+            raise OptionError(f'option "{_SPELT.get(name, name)}" belongs to {owner}; {instead}')
         from clog.storage.config.log_config import did_you_mean
 
         near = did_you_mean(name, [*NAMES, "config.cleanup.policy", "storage.key"])

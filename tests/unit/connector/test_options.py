@@ -194,12 +194,25 @@ def test_an_unknown_option_is_refused_with_the_nearest(given, meant):
         ("kafkaConsumer.pollTimeoutMs", "Kafka source; the store's client retries"),
         ("fetchOffset.numRetries", "Kafka source; the store's client retries"),
         ("versionAsOf", "Delta Lake; give asOfVersion"),
+        ("timestampAsOf", "Delta Lake; give asOfTimestamp"),
+        ("readChangeFeed", "Delta Lake; give view=changes"),
+        ("ignoreDeletes", "Delta Lake; it has no effect here"),
         ("ignoreChanges", "Delta Lake; it has no effect here"),
+        ("schemaTrackingLocation", "Delta Lake; the log keeps its own schema"),
+        ("overwriteSchema", "Delta Lake; mergeSchema=true adds columns"),
+        ("replaceWhere", "Delta Lake; mode append replaces the rows of the same keys"),
+        ("delta.enableChangeDataFeed", "Delta Lake; a log that the write creates"),
+        ("snapshot-id", "Iceberg; give asOfVersion"),
+        ("hoodie.datasource.write.recordkey.field", "Hudi; keyColumns"),
     ],
 )
-def test_options_of_others_say_what_takes_their_place(name, message):
-    """A user who moves a job from Kafka or Delta to clog learns which options to drop."""
-    assert message in refusal(read, **{name: "x"})
+@pytest.mark.parametrize("door", [read, write])
+def test_options_of_others_say_what_takes_their_place(door, name, message):
+    """A user who moves a job from Kafka, Delta, Iceberg or Hudi to clog learns which options to
+    drop, at a read as at a write.
+    """
+    assert f'"{name}' in (said := refusal(door, **{name: "x"})) or "." in name
+    assert message in said
 
 
 def test_what_spark_adds_is_passed_over():

@@ -10,6 +10,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import clog
@@ -48,8 +49,10 @@ spark.stop()
 """
 UPSERTS = """
 import shutil
-from clog.connector import transact_batches, upsert_batches
+from clog.connector import read_table, transact_batches, upsert_batches
 
+sys.modules["py4j.protocol"] = None  # As with pyspark-client.
+print("NATIVE", read_table(spark, sys.argv[1]).count())
 COPY = sys.argv[2]  # The server's own are others.
 HOME = COPY + "-home"
 upsert = upsert_batches(COPY + "-table", "key", writerId="copies")
@@ -119,7 +122,7 @@ def job(tmp_path):
 def test_spark_connect(spark, queries, job, url, tmp_path):
     """Source, sink and stream through a Connect session, whose server is another process. Spark
     passes no query to ``foreachBatch`` there, and pickles it before there is one: an upsert has a
-    name of its own, by which a repeated batch is written once.
+    name of its own, by which a repeated batch is written once. A client without py4j reads tables.
     """
     out = run([sys.executable, job('.remote("local[2]")', after=UPSERTS)], url, tmp_path / "copy")
     for copy in ("copy", "copy-home"):
@@ -127,6 +130,34 @@ def test_spark_connect(spark, queries, job, url, tmp_path):
     rows = (row for b in Log.open(str(tmp_path / "copy-table")).read() for row in b.to_pylist())
     assert sorted(row["value"]["value"] for row in rows) == ["1", "2", "3"]
     assert 'give the query a name, such as writerId="orders"' in out
+    assert "NATIVE 2" in out
+
+
+@pytest.mark.nightly
+def test_the_pipeline_of_the_guide_on_sql_runs(tmp_path):
+    """A flow from a log into a log by a sink, and a materialized view of its table, as written."""
+    pytest.importorskip("yaml", reason="needs pyspark[pipelines]")
+    pytest.importorskip("zstandard", reason="needs pyspark[pipelines]")
+    rides = [{"id": n, "city": "Riga", "minutes": m} for n, m in (("t1", 31), ("t2", 12))]
+    clog.create(tmp_path / "trips", key="id", like=rides, partitions=1).append(rides)
+    text = (ROOT / "docs/spark-sql.md").read_text()
+    (flows,) = re.findall(r"```python\n(# spark-pipelines\n.*?)```", text, re.DOTALL)
+    (spec,) = re.findall(r"```\n(# spark-pipeline.yml.*?)```", text, re.DOTALL)
+    assert "file:///data/pipeline" in spec
+    (tmp_path / "flows.py").write_text(flows.replace("s3://bucket", str(tmp_path)))
+    spec = spec.replace("file:///data/pipeline", (tmp_path / "pipeline").as_uri())
+    (tmp_path / "spark-pipeline.yml").write_text(spec)
+    env = {"PYSPARK_PYTHON": sys.executable, **os.environ}
+    del env["SPARK_HOME"]
+    command = [Path(sysconfig.get_path("scripts")) / "spark-pipelines", "run"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    long = clog.open(tmp_path / "long-trips").table()
+    assert long.to_pylist() == [{"id": "t1", "city": "Riga", "minutes": 31}]
+    (rows,) = [pq.read_table(path).to_pylist() for path in tmp_path.glob("spark-warehouse/*")]
+    assert rows == [{"city": "Riga", "count": 2}]
 
 
 @pytest.mark.nightly

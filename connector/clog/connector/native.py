@@ -26,6 +26,7 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
 from os.path import commonprefix
@@ -141,14 +142,18 @@ class Shown:
 
 def scanned(spark: "SparkSession", what: Shown, schema: StructType) -> "DataFrame":
     """Returns the rows that are not hidden, with the columns `columns_of` needs for this schema."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
+    failures: tuple[type[Exception], ...] = (PySparkException,)
+    with suppress(ImportError):  # A client of Spark Connect has no py4j.
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+        failures = (*failures, Py4JError)
     if not what.hidden:
         return spark.createDataFrame([], _stored(what, schema))
     try:
         return _scanned(spark, what, schema)
-    except (Py4JError, PySparkException) as e:
+    except failures as e:
         raise CannotScanError(f"Spark's JVM does not read its objects ({_what(e)})") from e
 
 

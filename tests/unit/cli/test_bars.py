@@ -14,6 +14,8 @@ CONFIG = {
     "min.cleanable.dirty.ratio": "0.5",
     "min.compaction.lag.ms": "60000",
     "max.compaction.lag.ms": "1000",
+    "segment.bytes": "1073741824",
+    "segment.ms": "604800000",
 }
 
 
@@ -247,7 +249,13 @@ def test_the_page_has_totals():
             None,
             {"cleanable_bytes": 0, "first_uncleanable_offset": 90},
             {},
-            "clean after the active segment has been sealed",
+            "clean after the active segment has been sealed, at segment.bytes=1GiB or segment.ms=7d",
+        ),
+        (
+            None,
+            {"cleanable_bytes": 0, "stable_offset": 75},
+            {},
+            "nothing yet: records from offset 75 on wait for the end of a transaction",
         ),
         (
             None,

@@ -264,6 +264,9 @@ def _ask_nothing(w: World, kept: Kept) -> None:
 def run_batch(w: World) -> bool | None:
     """A batch is planned, or one that was planned before is read: each record comes once."""
     kept = w.random.choice(_streams(w))
+    if kept.made.checkpoint is None and kept.model in w.gone:
+        w.kept.remove(kept)  # It has not begun: it would begin in the log that is there now.
+        return False
     try:
         return bool(kept.made.step(w)) or None
     except (OffsetOutOfRangeError, LogReplacedError, NotFoundError, InvalidInputError) as e:

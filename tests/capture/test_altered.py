@@ -3,12 +3,14 @@
 import shutil
 import threading
 
+import pyarrow as pa
 import pytest
 
 from clog.storage import (
     CommitConflictError,
     InvalidInputError,
     Log,
+    SourceError,
     snapshot,
 )
 
@@ -292,6 +294,60 @@ def test_a_log_that_was_restored_from_a_copy_is_loaded_anew(shop, tmp_path, is_w
     shop.capture()
     assert "restored from an older copy" in caplog.text
     shop.check("public.t", "public.u")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [{"drop": ["x"]}, {"rename": {"v": "x"}}],
+        [{"rename": {"v": "w", "w": "v"}}],
+        [{"drop": ["v"]}, {"add": {"v": pa.string()}}],
+    ],
+    ids=["renamed", "swapped", "another"],
+)
+def test_a_log_whose_columns_are_renamed_or_dropped_is_loaded_anew(shop, changes):
+    """S61, S76: its old rows would have nulls, or values of other columns. One that is followed
+    stops in words, and whoever is killed before the load loads it later.
+    """
+    from clog.bridge.postgres import capturing
+
+    def alter():
+        for change in changes:
+            shop.log().evolve(**change)
+
+    def fails(*_, **__):
+        raise RuntimeError("killed")
+
+    def follow():
+        with shop.followed() as told:
+            shop.postgres.until(lambda: told and is_read())
+            alter()
+            shop.sql("insert into t values (6, 'v6', 'w6')")
+            shop.postgres.until(lambda: not is_read())
+
+    def is_read():
+        ((found,),) = shop.postgres.query(
+            "select count(*) from pg_replication_slots"
+            " where active and not temporary and database = current_database()"
+        )
+        return found
+
+    shop.sql("create table t (id int primary key, v text, w text)")
+    shop.sql("insert into t select i, 'v' || i, 'w' || i from generate_series(1, 5) i")
+    shop.capture()
+    shop.log().evolve(add={"x": pa.string()})
+    alter()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capturing, "load", fails)
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                shop.capture()
+    shop.capture()
+    shop.check()
+    with pytest.raises(SourceError, match=r"column \w of .* was .* run the capture again"):
+        follow()
+    shop.capture()
+    shop.check()
 
 
 def test_a_log_that_is_gone_is_made_again(shop):

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage.append import partitions_of
+from clog.storage.commit.tip import try_read
 from clog.storage.config.log_config import LogConfig
 from clog.storage.cuts import logs_by_writer
 from clog.storage.diagnostics.describe import (
@@ -21,7 +22,9 @@ from clog.storage.diagnostics.describe import (
     Written,
     describe,
 )
+from clog.storage.format.commits import Head
 from clog.storage.format.documents import NONE
+from clog.storage.format.log_info import COLUMNS_BY_ID
 from clog.storage.format.transactions import Position
 from clog.storage.log import Log
 from clog.storage.read.lookup import records_of_keys
@@ -76,6 +79,21 @@ class Inside:
     def is_typed(self) -> bool:
         """Whether it has a schema of its own; a log of bytes has none."""
         return self._handle.tip.head.log.schema is not None
+
+    @property
+    def fields(self) -> dict[int, str]:
+        """The paths of the schema's fields, by their ids."""
+        return _paths(self._handle.tip.head)
+
+    def renamed_since(self, version: Version) -> bool:
+        """Returns whether fields that it had at a version of its history are gone, have another
+        name, or may have; one GET if any field was ever renamed or dropped.
+        """
+        head = self._handle.tip.head
+        if COLUMNS_BY_ID not in head.log.features:
+            return False
+        then = try_read(self._handle.store, version[0])
+        return then is None or not _paths(then.head).items() <= _paths(head).items()
 
     def evolution_to(self, wanted: pa.Schema) -> dict[str, Any]:
         """Returns the arguments of `Log.evolve` that lead to a schema; empty if none do."""
@@ -170,6 +188,11 @@ class Inside:
             {"id": w.writer_id, "kind": w.kind, "sequence": w.sequence, "version": w.version}
             for w in reversed(self._handle.tip.head.writers)
         ]
+
+
+def _paths(head: Head) -> dict[int, str]:
+    schema = head.log.schema
+    return {} if schema is None else {field.id: path for path, field in schema.walk()}
 
 
 def together(calls: Iterable[tuple[Log, Callable[[], _T]]]) -> list[_T]:

@@ -120,7 +120,7 @@ class TableLog:
 
     Attributes:
         position: it has the transactions that the source committed below; 0: it is not loaded.
-        is_older: whether it lacks its version in the newest cut: it was restored from a copy.
+        outdated: why it must be loaded although it has a position; None if it need not be.
         pending_bytes: the size of what waits in memory for the commit.
         rows: the number of rows taken in this run, including tombstones.
     """
@@ -136,7 +136,8 @@ class TableLog:
         self.table = table
         self.plan = plan
         self.position = 0
-        self.is_older = False
+        self.outdated: str | None = None
+        self._fields: Mapping[int, str] = {}
         self.pending_bytes = 0
         self.rows = 0
         self._identity = identity
@@ -195,14 +196,23 @@ class TableLog:
         """Claims the id (L1), and reads the log's position; ``shown``: the logs in the newest cut.
         ``is_taken_over``: the log may have another table's rows, which the next load removes.
         """
-        cut = shown.get(self.log.id)
-        self.is_older = cut is not None and not Inside(self.log).has(cut)
+        inside, cut = Inside(self.log), shown.get(self.log.id)
+        if cut is not None and not inside.has(cut):
+            self.outdated = "was restored from an older copy, and lacks changes"
+        elif cut is not None and inside.renamed_since(cut):
+            self.outdated = "has columns that were renamed or dropped since"
+        self._fields = inside.fields
         with self.log.transaction(ID, _TIMEOUT_MS) as t:
             t.abort()
         found = self.log.positions(ID, marks=True)
         if not is_taken_over:
             self._check_ours(found)
         ((self.position, _),) = found.get(self._source, {0: (0, None)}).values()
+
+    def unload(self) -> None:
+        """Takes back the position: whatever happens before it is loaded, it must be."""
+        with self.log.transaction(ID, _TIMEOUT_MS) as t:
+            t.positions(self._source, {0: (0, str(self._identity.timeline))})
 
     def _check_ours(self, found: Mapping[str, object]) -> None:
         if found and self._source not in found:
@@ -230,6 +240,7 @@ class TableLog:
             InvalidInputError: a column's type cannot change to the one it has now.
         """
         there = self.log.schema
+        self._check_fields()
         value = {field.name: field.type for field in there.field("value").type}
         key = there.field("key").type
         keys = {self.table.key[0]: ("key", key)} if len(self.table.key) == 1 else {}
@@ -253,6 +264,20 @@ class TableLog:
                 f" beginning (--mask {self.table.what}.COLUMN=text), or leave the column out"
                 f" (--mask {self.table.what}.COLUMN=drop)"
             ) from e
+        self._fields = Inside(self.log).fields
+
+    def _check_fields(self) -> None:
+        """Raises if a field is gone, or has another name, since the log was opened."""
+        now = Inside(self.log).fields
+        for number, path in self._fields.items():
+            if (other := now.get(number)) != path:
+                was = "dropped" if other is None else f"renamed to {other.removeprefix('value.')}"
+                raise SourceError(
+                    f"column {path.removeprefix('value.')} of {self.log.url} was {was}, but the"
+                    f" log has the columns of {self.table.what}: run the capture again, and it"
+                    " loads the table with all of them; rename and leave out columns where they"
+                    " are read"
+                )
 
     def take(self, changes: Changes, times_us: _Ints, start: int = 0) -> int:
         """Takes the group's changes from a row on, filling in values; returns the next row."""
@@ -354,8 +379,13 @@ class TableLog:
         t = self._transaction
         assert t is not None, "it has just been started"
         t.positions(self._source, {0: (position, str(self._identity.timeline))})
-        committed(t)
-        self.position, self.is_older = position, False
+        try:
+            self._check_fields()
+            committed(t)
+        except InvalidInputError:
+            self._check_fields()  # What the commit has found out.
+            raise
+        self.position, self.outdated = position, None
         self._transaction = self._shown = None
         self._filler.end_group()
 

@@ -561,10 +561,10 @@ class _Run:
         self._home.check()
         one = TableLog(table, TablePlan(what, schema, ()), url, self._origin, self._settings)
         one.begin(self._home.shown)
-        if one.is_older and not self._is_loading:
+        if one.outdated and not self._is_loading:
             raise SourceReplacedError(
-                f"{url} was restored from an older copy, and lacks changes that the newest cut"
-                " had: load all tables again, into the same logs (--reload all)"
+                f"{url} {one.outdated} that the newest cut had: load all tables again, into the"
+                " same logs (--reload all)"
             )
         one.evolve()
         one.rows = 0 if before is None else before.rows

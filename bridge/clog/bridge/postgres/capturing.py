@@ -217,11 +217,14 @@ class _Run:
                 home.position = min(home.position, exported.lsn - 1)
             stale = {oid for oid, one in self.tables.items() if self._is_stale(home, one)}
             due = stale | reasons.keys()
-            older = [one.log.url for one in self.tables.values() if one.is_older]
-            for log_url in older:
-                _log.warning("%s was restored from an older copy; it is loaded again", log_url)
-            if older or not home.position:  # An older log is no member until it is loaded.
-                home.mark_loading([one for one in self.tables.values() if not one.is_older])
+            outdated = [one for one in self.tables.values() if one.outdated]
+            reasons |= {one.table.oid: f"its log {one.outdated}" for one in outdated}
+            self._check_events({oid: reasons.get(oid, "its log was left behind") for oid in due})
+            for one in outdated:
+                _log.warning("%s %s; it is loaded again", one.log.url, one.outdated)
+                one.unload()
+            if outdated or not home.position:  # Such a log is no member until it is loaded.
+                home.mark_loading([one for one in self.tables.values() if not one.outdated])
             about = self._published
             home.keep(
                 [table for table in tables if table.oid not in home.bindings],
@@ -230,7 +233,6 @@ class _Run:
                 own=self._settings.publication is None,
                 filters=about.filters,
             )
-            self._check_events({oid: reasons.get(oid, "its log was left behind") for oid in due})
             if due:
                 exported = exported or self._new_slot(f"{slot}_load", temporary=True)
                 self._load([self.tables[oid] for oid in due], exported)
@@ -372,10 +374,10 @@ class _Run:
     @staticmethod
     def _is_stale(home: Home, one: TableLog) -> bool:
         """Returns whether a table must be loaded: it never was, or was left out for a time, or its
-        log is older than the one in the newest cut.
+        log is outdated.
         """
         left_out = one.position < home.position and one.log.id not in home.members
-        return not one.position or left_out or one.is_older
+        return not one.position or left_out or bool(one.outdated)
 
     def _open(
         self, tables: Sequence[SourceTable], plans: Sequence[TablePlan], identity: Identity

@@ -8,6 +8,7 @@ driver commits the objects with `append_objects`.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,8 +105,10 @@ def append(
     partition: int | Sequence[int] | _Partitions | None,
     producer: tuple[str, int] | None,
     offsets: Sequence[int] | _Partitions | None,
+    *,
+    are_records: bool = False,
 ) -> AppendResult:
-    """Appends records in one commit; see `Log.append`."""
+    """Appends records in one commit; see `Log.append`. ``are_records``: as for `records_of`."""
     if offsets is not None and producer is None:
         raise InvalidInputError(
             "records with offsets need producer=(id, sequence), or a transaction: without one, a"
@@ -113,7 +116,7 @@ def append(
         )
     data = loaded(data)
     try:
-        records, has_times, schema = records_of(handle, data)
+        records, has_times, schema = records_of(handle, data, are_records=are_records)
     except InvalidInputError:
         if (entry := _repeated_entry(handle, data, producer, offsets)) is None:
             raise
@@ -139,7 +142,8 @@ def append(
         if not _repeats(handle, data, producer, given, e.entry):
             raise
         return _first_result(handle.store, Duplicate(e.entry))
-    return append(handle, data, partition, producer, offsets)  # With the tip that refused them.
+    # With the tip that refused them.
+    return append(handle, data, partition, producer, offsets, are_records=are_records)
 
 
 def _named(records: pa.Table, given: _Partitions | None) -> pa.Table:
@@ -220,24 +224,29 @@ def check_takes_offsets(handle: Handle, *, given: bool) -> None:
         raise refused(head, given=given, url=handle.store.url)
 
 
-def records_of(handle: Handle, data: Appendable) -> tuple[pa.Table, bool, LogSchema | None]:
+def records_of(
+    handle: Handle, data: Appendable, *, are_records: bool = False
+) -> tuple[pa.Table, bool, LogSchema | None]:
     """Returns the records, whether they came with timestamps, and the log's schema, for which they
-    are made; refuses them only by the newest one (S62).
+    are made; refuses them only by the newest one (S62). ``are_records``: these are no rows, though
+    a table may have columns ``key`` and ``value``.
     """
     now_us, head, data = handle.clock.now_us(), handle.tip.head, loaded(data)
+    columns_of = partial(_columns_of, are_records=are_records)
     try:
-        return *to_records(data, now_us=now_us, **_columns_of(head)), head.log.schema
+        return *to_records(data, now_us=now_us, **columns_of(head)), head.log.schema
     except InvalidInputError:
         newest = handle.refresh().head
         if newest.log.schema == head.log.schema and newest.config == head.config:
             raise
-        return *to_records(data, now_us=now_us, **_columns_of(newest)), newest.log.schema
+        return *to_records(data, now_us=now_us, **columns_of(newest)), newest.log.schema
 
 
-def _columns_of(head: Head) -> dict[str, Any]:
+def _columns_of(head: Head, *, are_records: bool = False) -> dict[str, Any]:
     """Returns the columns of records or rows, as `to_records` takes them."""
     names = LogConfig.from_overrides(head.config).table_key_columns
-    return {"schema": head.log.schema, "rows": rows_of(head.log.schema, names)}
+    rows = None if are_records else rows_of(head.log.schema, names)
+    return {"schema": head.log.schema, "rows": rows}
 
 
 def _known_duplicate(handle: Handle, writer: Writer) -> Duplicate | None:

@@ -110,9 +110,8 @@ class Erasure:
 def delete(handle: Handle, keys: Iterable[Any]) -> AppendResult:
     """Appends a tombstone for each key; see `Log.delete`."""
     check_takes_offsets(handle, given=False)
-    return append(
-        handle, _tombstones(handle, _distinct(keys, handle.refresh().head)), None, None, None
-    )
+    tombstones = _tombstones(handle, _distinct(keys, handle.refresh().head))
+    return append(handle, tombstones, None, None, None, are_records=True)
 
 
 def erase(handle: Handle, keys: Iterable[Any], *, notify: bool) -> ErasureRequest:
@@ -194,7 +193,7 @@ def _put_tombstones(handle: Handle, wanted: Mapping[bytes, Any]) -> list[DataObj
     rows = _tombstones(handle, wanted)
     if not rows:
         return []
-    records, _, schema = records_of(handle, rows)
+    records, _, schema = records_of(handle, rows, are_records=True)
     parts = partitions_of(records, None, handle.tip.head, url=handle.store.url)
     return put_records(handle, records, parts, schema)
 

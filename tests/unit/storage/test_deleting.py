@@ -88,3 +88,15 @@ def test_a_mirror_refuses_deletes(make_log):
     log = make_log(features=["given-offsets"])
     with pytest.raises(InvalidInputError, match="offsets"):
         log.delete(["a"])
+
+
+@pytest.mark.parametrize("delete", [Log.delete, Log.erase])
+@pytest.mark.parametrize("names", [("key", "value"), ("KEY", "Value")])
+def test_a_table_with_columns_called_key_and_value(delete, names, tmp_path):
+    """A tombstone is no row of it, whose value would be null."""
+    rows = [dict(zip(names, row, strict=True)) for row in (("a", "x"), ("b", "y"))]
+    log = Log.create(str(tmp_path / "log"), 1, key=names[0], like=rows)
+    log.append(rows)
+    delete(log, ["a"])
+    assert log.table().to_pylist() == rows[1:]
+    assert log.read(start=2).to_pylist()[0]["value"] is None

@@ -146,6 +146,105 @@ def test_columns_make_the_log(ask, tmp_path):
     assert Log.open(str(made)).describe()["partitions"] == 3
 
 
+def test_alter_table_changes_the_log(ask, url):
+    """Columns and configs, of each kind; the log has one commit for a statement. What it cannot
+    be is told in one sentence, without a traceback.
+    """
+    schema = {"id": "int64", "city": "string", "n": "int32", "at": {"x": "int32"}}
+    log = Log.create(url, 1, key="id", schema={**schema, "must": "int32 not null"})
+    log.append([{"id": 1, "city": "Riga", "n": 2, "at": {"x": 3}, "must": 4}])
+    altered = [
+        "ADD COLUMNS (note STRING, at.y BIGINT, p DECIMAL(10,2))",
+        "RENAME COLUMN at.x TO z",
+        "RENAME COLUMN id TO trip",
+        "ALTER COLUMN n TYPE BIGINT, must DROP NOT NULL",
+        "DROP COLUMNS (p, city)",
+        "SET TBLPROPERTIES ('segment.ms'='1h', 'segment.bytes'='2m')",
+        "UNSET TBLPROPERTIES ('segment.ms')",
+    ]
+    refused = {
+        "DROP COLUMN trip": "cannot be dropped",
+        "ADD COLUMN q INT FIRST": "q: columns are shown in the order of their addition",
+        "ADD COLUMN q INT NOT NULL": "q: earlier rows have no value",
+        "ADD COLUMN q INT DEFAULT 5": "q: a log keeps no defaults",
+        "ADD COLUMN q INT COMMENT 'why'": "q: a log keeps no comments",
+        "ALTER COLUMN note AFTER n": "note: columns are shown in the order of their addition",
+        "ALTER COLUMN n TYPE INT": "NOT_SUPPORTED_CHANGE_COLUMN",
+        "ALTER COLUMN n TYPE STRING": "is int64 and cannot become string",
+        "SET LOCATION '/tmp/other'": "the table stands for the log",
+        "SET TBLPROPERTIES ('segmnt.ms'='1h')": "did you mean segment.ms?",
+    }
+    told = ask(
+        [
+            "USE clog.default",
+            f"CREATE TABLE trips USING clog LOCATION '{url}'",
+            *(f"ALTER TABLE trips {what}" for what in (*altered, *refused)),
+            "SELECT * FROM trips",
+            "DESCRIBE trips",
+            "SHOW TBLPROPERTIES trips",
+        ]
+    )
+    by_statement = {what: told[f"ALTER TABLE trips {what}"] for what in (*altered, *refused)}
+    assert [by_statement[what] for what in altered] == [[]] * len(altered)
+    answers = {what: by_statement[what] for what in refused}
+    assert {what: told for what, told in answers.items() if refused[what] not in told} == {}
+    assert not [what for what, told in answers.items() if "Traceback" in told]
+    [rows, columns, properties] = [*told.values()][-3:]
+    assert rows == [[1, 2, [3, None], 4, None]]
+    assert [kind for _, kind, _ in columns] == [
+        *("bigint", "bigint", "struct<z:int,y:bigint>", "int", "string")
+    ]
+    assert properties == [["segment.bytes", "2097152"], ["table.key.columns", "trip"]]
+    assert [commit.operation for commit in log.history(2)] == ["evolve"] * 5 + ["alter"] * 2
+
+
+def test_rows_are_deleted_updated_and_merged(ask, url):
+    """Each statement is one append, of whole rows and tombstones, or nothing; DELETE by key looks
+    nothing up.
+    """
+    schema = {"a": "int64", "b": "string", "city": "string not null", "m": [["string", "int32"]]}
+    log = Log.create(url, 3, key=["a", "b"], schema=schema)
+    log.append([{"a": n, "b": "x", "city": "Riga", "m": {"k": n}} for n in range(8)])
+    source = "SELECT 4L AS a, 'x' AS b UNION ALL SELECT 5L, 'x' UNION ALL SELECT 40L, 'y'"
+    merge = f"""MERGE INTO trips t USING ({source}) s ON t.a = s.a AND t.b = s.b
+        WHEN MATCHED AND s.a = 5 THEN DELETE WHEN MATCHED THEN UPDATE SET city = 'Bern'
+        WHEN NOT MATCHED THEN INSERT (a, b, city) VALUES (s.a, s.b, 'new')
+        WHEN NOT MATCHED BY SOURCE AND t.a = 7 THEN DELETE""".replace("\n", " ")
+    statements = [
+        "DELETE FROM trips WHERE a IN (0, 77, NULL) AND b = 'x'",
+        "DELETE FROM trips WHERE a = 1",
+        "UPDATE trips SET city = 'Oslo', m = map('z', 9) WHERE a = 2 OR m['k'] = 3",
+        merge,
+    ]
+    told = ask(
+        [
+            "USE clog.default",
+            f"CREATE TABLE trips USING clog LOCATION '{url}'",
+            *statements,
+            "SELECT a, city, m FROM trips ORDER BY a",
+            "UPDATE trips SET a = a + 1",
+            "DELETE FROM trips WHERE a = 999",
+            "DELETE FROM trips",
+            "SELECT * FROM trips",
+            "INSERT INTO trips VALUES (1, 'x', 'Riga', NULL)",
+            "TRUNCATE TABLE trips",
+            "SELECT count(*) FROM trips",
+        ]
+    )
+    [*done, rows, moved, none, _, left, _, _, kept] = [*told.values()][2:]
+    assert done == [[]] * 4
+    assert rows == [
+        [2, "Oslo", {"z": 9}],
+        [3, "Oslo", {"z": 9}],
+        [4, "Bern", {"k": 4}],
+        [6, "Riga", {"k": 6}],
+        [40, "new", None],
+    ]
+    assert moved.startswith("UPDATE cannot change the key of a row")
+    assert (none, left, kept) == ([], [], [[0]])
+    assert [commit.operation for commit in log.history(2)] == ["append"] * 6 + ["delete-records"]
+
+
 def test_what_it_refuses(ask, tmp_path, url):
     """A place without a log, no place, other formats, other columns: at once, with a clog error."""
     Log.create(url)
@@ -154,8 +253,11 @@ def test_what_it_refuses(ask, tmp_path, url):
         "CREATE TABLE nowhere USING clog": "needs the URL of its log",
         "CREATE TABLE files (a INT) USING parquet": "holds tables of format clog alone",
         f"CREATE TABLE odd USING clog OPTIONS (isolaton 'x') LOCATION '{url}'": '"isolation"?',
-        "ALTER TABLE plain ADD COLUMN a INT": "change them there, with Log.alter",
-        "DELETE FROM plain WHERE key = X'00'": "does not support deletes",
+        "ALTER TABLE plain ADD COLUMN a INT": "has no schema to evolve",
+        "DELETE FROM plain WHERE value = X'00'": "takes key = or IN alone",
+        f"CREATE TABLE again USING clog LOCATION '{url}' TBLPROPERTIES ('segment.ms'='1h')": (
+            "change it with ALTER TABLE clog.default.again SET TBLPROPERTIES"
+        ),
         "SELECT * FROM plain TIMESTAMP AS OF '2001-01-01'": "cannot be read as of",
         "SELECT * FROM nothing": "cannot be found",
     }

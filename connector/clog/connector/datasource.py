@@ -58,15 +58,21 @@ class ClogDataSource(DataSource):
         from clog.connector.options import CATALOG_FORGETS, read_options
         from clog.connector.read.batch_reader import columns_of
         from clog.connector.schema import CHANGES, with_changes
+        from clog.connector.statements import DESCRIBED, STATEMENT, answered, described
 
         if "provider" in self.options:
             raise OptionError(f"this table could not be read: {CATALOG_FORGETS}")
         options = read_options(self.options)
+        if STATEMENT in self.options:
+            return answered(options.location, self.options[STATEMENT])
         columns, is_changes = options.columns, options.view == "changes"
         if is_changes and columns is not None:
             columns = tuple(name for name in columns if name.lower() not in CHANGES)
         asked = replace(options, columns=columns)
-        shown, self._loaded = columns_of(try_open(options.location), asked)
+        handle = try_open(options.location)
+        shown, self._loaded = columns_of(handle, asked)
+        if handle is not None and DESCRIBED in self.options:
+            shown = described(handle.tip, shown)
         return with_changes(shown, options.columns) if is_changes else shown
 
     @shallow
@@ -105,9 +111,13 @@ class ClogDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> "ClogWriter":
         """Returns a batch write."""
         from clog.connector.options import write_options
+        from clog.connector.write.changed_rows import READ_AT, ChangedRowsWriter
         from clog.connector.write.writers import ClogWriter
 
-        return ClogWriter(write_options(self.options), schema, overwrite=overwrite)
+        options = write_options(self.options)
+        if READ_AT in self.options:
+            return ChangedRowsWriter(options, schema, int(self.options[READ_AT]))
+        return ClogWriter(options, schema, overwrite=overwrite)
 
     @shallow
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ClogStreamWriter":

@@ -78,6 +78,22 @@ class WritePlan:
     object_bytes: int
     new: "NewLog | None" = None
     order_header: str = ""
+    has_deletes: bool = False
+    """Whether rows have one more column, the last: whether their keys are deleted."""
+
+    def records_of(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
+        """Returns the records of a batch of Spark's."""
+        if self.table is None:
+            return with_our_names(batch)
+        if not self.has_deletes:
+            return self.table.of_rows(batch)
+        import pyarrow as pa
+
+        rows, deleted = batch.remove_column(batch.num_columns - 1), batch.column(-1)
+        key, value = self.table.of_rows(rows).columns
+        inner = [value.field(i) for i in range(value.type.num_fields)]
+        value = pa.StructArray.from_arrays(inner, fields=list(value.type), mask=deleted)
+        return pa.RecordBatch.from_arrays([key, value], ["key", "value"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +226,7 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
         order_header=plan.order_header,
     )
     rows = task.spark_partition
-    named = with_our_names if plan.table is None else plan.table.of_rows
-    for batch in filter(len, map(named, batches)):
+    for batch in filter(len, map(plan.records_of, batches)):
         names = batch.schema.names
         _check_topic(batch, plan.location.name)
         given = batch.select([name for name in _RECORD_COLUMNS if name in names])

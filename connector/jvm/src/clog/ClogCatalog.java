@@ -11,6 +11,7 @@ import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
+import org.apache.spark.sql.catalyst.util.QuotingUtils;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.CatalogManager;
 import org.apache.spark.sql.connector.catalog.CatalogV2Util;
@@ -124,8 +125,10 @@ public final class ClogCatalog extends DelegatingCatalogExtension {
     }
     Map<String, String> given = new HashMap<>(properties);
     given.put(TableCatalog.PROP_PROVIDER, PROVIDER);
+    Map<String, String> configs = configsOf(given);
     StructType asked = CatalogV2Util.v2ColumnsToStructType(columns);
-    StructType found = ClogTable.check(ident.toString(), optionsOf(location, given), asked);
+    StructType found = ClogTable.check(fullName(ident), optionsOf(location, given), asked, configs);
+    given.keySet().removeAll(configs.keySet());
     given = withoutCreation(given);
     // With columns, as the Python source refuses a table that Spark's own catalog would forget.
     Column[] kept = CatalogV2Util.structTypeToV2Columns(found, false);
@@ -134,12 +137,15 @@ public final class ClogCatalog extends DelegatingCatalogExtension {
 
   @Override
   public Table alterTable(Identifier ident, TableChange... changes) throws NoSuchTableException {
-    if (find(ident) != null) {
-      throw new UnsupportedOperationException(
-          ident + " has the columns and the config of its log: change them there, with Log.alter"
-              + " or \"clog alter\"");
+    CatalogTable known = find(ident);
+    if (known == null) {
+      return super.alterTable(ident, changes);
     }
-    return super.alterTable(ident, changes);
+    ClogStatement.alter(optionsOf(known), changes);
+    ClogTable now = (ClogTable) loadTable(ident);
+    // For clients that ask the metastore itself, as JDBC's do.
+    session().sessionState().catalog().alterTableSchema(known.identifier(), now.schema);
+    return now;
   }
 
   @Override
@@ -153,7 +159,7 @@ public final class ClogCatalog extends DelegatingCatalogExtension {
       }
       throw new NoSuchTableException(ident);
     }
-    return new ClogChanges(ident.toString(), optionsOf(known), context, given);
+    return new ClogChanges(fullName(ident), optionsOf(known), context, given);
   }
 
   private Table load(Identifier ident, Map<String, String> at) throws NoSuchTableException {
@@ -164,7 +170,7 @@ public final class ClogCatalog extends DelegatingCatalogExtension {
       }
       throw new NoSuchTableException(ident);
     }
-    return new ClogTable(ident.toString(), optionsOf(known), at);
+    return ClogTable.of(fullName(ident), optionsOf(known), at);
   }
 
   /** What the session's catalog holds of a log's table; null: it has none of that name. */
@@ -180,6 +186,15 @@ public final class ClogCatalog extends DelegatingCatalogExtension {
     } catch (NoSuchNamespaceException e) {
       throw new NoSuchTableException(ident);
     }
+  }
+
+  /** What TBLPROPERTIES names; Spark puts it among the options, which it gives twice. */
+  private static Map<String, String> configsOf(Map<String, String> properties) {
+    Map<String, String> configs = new HashMap<>(properties);
+    configs.keySet().removeIf(name -> CatalogV2Util.TABLE_RESERVED_PROPERTIES().contains(name)
+        || name.startsWith(TableCatalog.OPTION_PREFIX)
+        || properties.containsKey(TableCatalog.OPTION_PREFIX + name));
+    return configs;
   }
 
   static Map<String, String> withoutCreation(Map<String, String> options) {
@@ -209,6 +224,10 @@ public final class ClogCatalog extends DelegatingCatalogExtension {
     });
     options.put("path", location);
     return options;
+  }
+
+  private String fullName(Identifier ident) {
+    return QuotingUtils.quoteIfNeeded(name) + "." + ident;
   }
 
   private static SparkSession session() {

@@ -227,10 +227,12 @@ def create(
         for name in feature or ():
             addable(name)
     wanted = schema_file(schema)
-    log = given.create(url, partitions, configs(config), schema=wanted, features=feature or ())
+    named = configs(config)
+    log = given.create(url, partitions, named, schema=wanted, features=feature or ())
+    said = f"created {log.url} with {counted(partitions, 'partition')}"
     given.emit(
         {"url": log.url, "partitions": log.partitions, "config": log.config},
-        f"created {log.url} with {counted(partitions, 'partition')}",
+        [said, *_of_retention(log.config, named)],
     )
 
 
@@ -367,8 +369,22 @@ def _altered(log: "Log", changes: Mapping[str, Any]) -> Change:
     after = log.alter(changes)
     changed = {name: [before[name], after[name]] for name in after if before[name] != after[name]}
     lines = [_change(name, *both) for name, both in changed.items()]
+    lines += _of_retention(after, changes)
     nothing = ["nothing changed: the configs already had these values"]
     return {"changed": changed, "config": after}, lines or nothing
+
+
+def _of_retention(config: Mapping[str, str], named: Iterable[str]) -> list[str]:
+    """Returns a line if limits of retention are named that have no effect: Kafka's users set them
+    for topics, whose policy is delete by default.
+    """
+    limits = sorted({"retention.ms", "retention.bytes"}.intersection(named))
+    if not limits or "delete" in config["cleanup.policy"]:
+        return []
+    policy = config["cleanup.policy"]
+    waits = f"{', '.join(limits)} waits for a policy that deletes: with cleanup.policy={policy}"
+    remedy = "nothing expires; with -c cleanup.policy=compact,delete the latest records do, too"
+    return [f"{waits} {remedy}"]
 
 
 def _change(name: str, before: str, after: str) -> str:

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from clog.cli.describe import PARTS, bar, cells, description, legend, next_action, part_bytes
 
+SEALED = "segment.bytes=1GiB or segment.ms=7d"
 CONFIG = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.5",
@@ -249,7 +250,7 @@ def test_the_page_has_totals():
             None,
             {"cleanable_bytes": 0, "first_uncleanable_offset": 90},
             {},
-            "clean after the active segment has been sealed, at segment.bytes=1GiB or segment.ms=7d",
+            f"clean after the active segment has been sealed, at {SEALED}",
         ),
         (
             None,

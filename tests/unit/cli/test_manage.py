@@ -234,6 +234,18 @@ def test_alter_shows_what_changed(cli, url):
     assert "-c NAME=VALUE" in cli("alter", url, "segment.ms=5000", code=2).stderr
 
 
+def test_retention_without_a_policy_that_deletes_is_told(cli, tmp_path):
+    """A topic has that policy by default, a log has not (S33)."""
+    url = str(tmp_path / "events")
+    made = cli("create", url, "-c", "retention.ms=1d").stdout
+    told = "retention.ms waits for a policy that deletes: with cleanup.policy=compact nothing"
+    assert told in made
+    assert told in cli("alter", url, "-c", "retention.ms=2d").stdout
+    both = ("-c", "cleanup.policy=compact,delete", "-c", "retention.ms=1d")
+    assert "waits" not in cli("alter", url, *both).stdout
+    assert "waits" not in cli("alter", url, "-c", "min.cleanable.dirty.ratio=0.1").stdout
+
+
 def test_alter_says_what_it_did_before_an_error(cli, url):
     """Several changes are several commits: what follows the one that fails is not done."""
     cli("create", url, "--partitions", 1)

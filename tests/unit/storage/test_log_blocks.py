@@ -16,7 +16,7 @@ from clog.storage import (
     StoreUnavailableError,
     VersionExpiredError,
 )
-from clog.storage.commit.tip import CONFIRM_MS, block_body, read_block
+from clog.storage.commit.tip import CONFIRM_MS, FOLLOW_STEPS_MAX, Tip, block_body, read_block
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.commits import Edit, read_commit
@@ -181,6 +181,57 @@ def test_a_sleeping_reader_does_not_follow_a_zombie(sleeper, aged):
     zombie_commit(log.handle.standing.root, aged[0])
     assert log.end_offsets() == {0: NEWEST}
     assert keys_in(log) == {b"k"}
+
+
+@pytest.fixture
+def misled(clock):
+    """Makes a store on which a reader that knows version 5 falls asleep before it reads a version:
+    two blocks are closed, and a delayed committer leaves that version in one of them.
+    """
+    store = memory_store()
+
+    def make(version):
+        def others_act():
+            clock.advance(2 * DAY_MS)
+            delayed = Log.open(copy_of(store), clock=clock, ids=SeededIds(88))
+            while writer.handle.tip.version < NEWEST:
+                writer.append_objects(objects)
+            close_block(store, 0)
+            close_block(store, BLOCK)
+            delayed.append([{"key": "zombie", "value": "never committed"}])
+            assert delayed.version == version
+            left = documents.commit_path(version)
+            inside(store).put(left, delayed.handle.store.get(left))
+
+        writer = Log.create(store, partitions=1, clock=clock, ids=SeededIds(1))
+        objects = objects_of(writer, "k")
+        while writer.handle.tip.version < ASLEEP_AT:
+            writer.append_objects(objects)
+        faulty = FaultyStore(store, Faults())
+        log = Log.open(faulty, clock=clock, ids=SeededIds(77))
+        assert log.version == ASLEEP_AT
+        while writer.handle.tip.version < version - 1:
+            writer.append_objects(objects)
+        path = f"*/{documents.commit_path(version)}"
+        faulty.plan = Faults(Fault(FaultKind.MEANWHILE, "get", path, run=others_act))
+        return log
+
+    yield make
+    discard(store)
+
+
+@pytest.mark.parametrize("version", [ASLEEP_AT + 1, ASLEEP_AT + FOLLOW_STEPS_MAX + 1])
+def test_a_reader_that_sleeps_as_it_looks_does_not_follow_a_zombie(misled, version):
+    """COMMIT.md §4: of the next version, or of one that it leaps or searches to."""
+    log = misled(version)
+    assert log.end_offsets() == {0: NEWEST}
+    assert keys_in(log) == {b"k"}
+
+
+def test_a_writer_that_sleeps_as_it_waits_does_not_follow_a_zombie(misled, clock):
+    """COMMIT.md §4: the answer to its proposal would be one that was never given."""
+    tip = Tip(misled(ASLEEP_AT + 1).handle.standing, clock=clock)
+    assert tip.step(lambda: None).version == NEWEST
 
 
 def test_a_sleeping_committer_commits_at_the_head(aged, clock):

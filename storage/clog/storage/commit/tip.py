@@ -227,7 +227,9 @@ def find_newest(store: Store, *, check_block: bool = True) -> Found:
         search = _Search(store)
         # If the block was closed and deleted since it was read, days have passed.
         if first in (0, before) or search.descend(first):
-            return search.found()
+            found = search.found()
+            if is_closed(store, found.tip.version) is None:
+                return found
 
 
 def find_newer(store: Store, known: int) -> Found:
@@ -608,6 +610,8 @@ class Tip:
             found = self._found(lambda: find_newer(self._store, self.commit.version))
         except NotFoundError:  # The log is gone, or days passed between two requests.
             return self.open_anew()
+        if self.is_stale():  # Days may have passed, and what was found be in a closed block.
+            return self.open_anew()
         self._take(found, began)
         return self.commit
 
@@ -652,6 +656,8 @@ class Tip:
             behind = ahead - 1
             ahead = self._leap(ahead / 2 / _SURELY)
             look = partial(try_read, self._store, known.version + ahead)
+        if self.is_stale():  # As in `refresh`; nor does absent mean newest then.
+            return self.refresh(steps=1)
         if found is None:
             self._note(looked=began, ahead=0.0)
             return known

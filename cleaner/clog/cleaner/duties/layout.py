@@ -4,7 +4,7 @@ What is rewritten is planned in one way: reasons name runs, and `relaid` rewrite
 is named. Records below the log start (`due_trims`) go before a publication reads them, what passes
 would each read (`due_sharing`) before the first of them, and all else (`due_rewrites`: loose
 chunks, and dead rows whose delay is over) after the last, as passes leave less of it
-(docs/decisions/0091, 0098). `merge_segments` joins segments and rewrites nothing.
+(docs/decisions/0091, 0099). `merge_segments` joins segments and rewrites nothing.
 
 E1. Read the objects of all runs, each once for all its partitions, in the order of their rows; row
     groups that stay exactly as they are get copied, undecoded (`read.copy`).

@@ -216,6 +216,34 @@ def test_records_are_shown_where_they_are_asked_for(trips):
     ]
 
 
+KEY_VALUE = ["key", "value", "n"]
+LIKE_RECORDS = ["key", "value", "headers", "timestamp"]
+
+
+@pytest.mark.parametrize("names", [KEY_VALUE[:2], LIKE_RECORDS, KEY_VALUE], ids=len)
+@pytest.mark.parametrize("key", ["key", "value", ["key", "value"]], ids=str)
+def test_columns_named_as_those_of_records(store, clock, discarded, key, names):
+    """Rows are tried first; a value that is a struct, and no column of the table, is a record's,
+    in Arrow's types and in dicts, and what deletes or erases keys appends tombstones.
+    """
+    in_key = [key] if isinstance(key, str) else key
+    names = KEY_VALUE if {*names} == {*in_key} else names
+    rows = [{name: i if name in in_key else f"{name}{i}" for name in names} for i in range(4)]
+    log = Log.create(store, 1, clock=clock, key=key, like=rows)
+    log.append(rows[:3])
+    log.delete([1 if key in names else (1, 1)])
+    log.erase([2 if key in names else {"key": 2, "value": 2}])
+    value = {name: rows[3][name] for name in names if name not in in_key}
+    own = 3 if key in names else dict.fromkeys(in_key, 3)
+    log.append([{"key": own, "value": value}, {"key": own, "value": None}])
+    records = log.read().to_arrow().select(["key", "value", "headers", "timestamp"])
+    assert records["value"].null_count == 3
+    copy = Log.create(discarded(0), 1, clock=clock, key=key, like=rows)
+    copy.append(records)
+    for one in (log, copy):
+        assert one.table().to_pylist(columns=names) == rows[:1]
+
+
 def test_a_notebook_shows_the_first_rows(trips):
     """Text is escaped, and not everything is read."""
     trips.append([{"id": i, "city": f"<b>{i}</b>"} for i in range(100)])

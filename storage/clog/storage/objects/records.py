@@ -57,7 +57,7 @@ from clog.storage.types.columns import (
     is_listed,
     list_lengths,
 )
-from clog.storage.types.conform import conform, from_python
+from clog.storage.types.conform import conform, from_python, type_problem
 from clog.storage.types.names import name_problem
 from clog.storage.types.rows import TableColumns, are_records, problem_of_names
 
@@ -257,7 +257,7 @@ def _to_table(
             f"cannot append {_a(data)}; give a pyarrow Table or RecordBatch, a pandas or Polars"
             " DataFrame, or a list of dicts"
         )
-    if rows is None or not _are_rows(rows, schema, table.schema.names):
+    if rows is None or not _are_rows(rows, schema, table.schema.names, _value_type(table.schema)):
         return table, {}
     chunks = [_one_chunk(column) for column in table.columns]
     batch = rows.of_rows(pa.RecordBatch.from_arrays(chunks, schema=table.schema))
@@ -296,15 +296,36 @@ def _listed(data: object) -> Sequence[Mapping[str, Any]] | None:
     return None
 
 
-def _are_rows(rows: TableColumns, schema: LogSchema | None, names: Sequence[str]) -> bool:
-    """Returns whether these names are the table's columns; otherwise they are those of records."""
-    problem = problem_of_names(rows, arrow_schema(schema), names)
-    if problem is not None and not ("value" in names and are_records(names)):
+def _are_rows(
+    rows: TableColumns, schema: LogSchema | None, names: Sequence[str], value: pa.DataType
+) -> bool:
+    """Returns whether these names are the table's columns; otherwise they are those of records, as
+    they are if ``value``, the type of such a column, is a struct and no column of the table.
+    """
+    there = arrow_schema(schema)
+    problem = problem_of_names(rows, there, names)
+    if "value" in names and are_records(names):
+        if problem is not None:
+            return False
+        own = next(field.type for field in rows.fields(there) if field.name == rows.own("value"))
+        return not pa.types.is_struct(value) or type_problem(value, own, "value") is None
+    if problem is not None:
         raise InvalidInputError(
             f"the log is a table with the key columns {', '.join(rows.key)}: {problem}; nothing was"
             " appended"
         )
-    return problem is None
+    return True
+
+
+def _value_type(schema: pa.Schema) -> pa.DataType:
+    return schema.field("value").type if schema.names.count("value") == 1 else pa.null()
+
+
+def _type_of_dicts(records: Sequence[Mapping[str, Any]]) -> pa.DataType:
+    """Returns a struct if one has a mapping as its value, with the fields of all, of any type."""
+    values = [value for row in records if isinstance(value := row.get("value"), Mapping)]
+    names = dict.fromkeys(name for value in values for name in value if isinstance(name, str))
+    return pa.struct([(name, pa.null()) for name in names]) if values else pa.null()
 
 
 def _from_dicts(
@@ -314,7 +335,7 @@ def _from_dicts(
     paths = {}
     if rows is not None and records:
         names = _check_names(records)
-        if _are_rows(rows, schema, names):
+        if _are_rows(rows, schema, names, _type_of_dicts(records)):
             paths = rows.paths
             records = [_record_of(row, i, rows) for i, row in enumerate(records)]
     for i, row in enumerate(records):

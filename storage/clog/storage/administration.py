@@ -203,9 +203,10 @@ def evolution(handle: Handle, changes: Changes) -> LogSchema | None:
 def _evolution(handle: Handle, tip: Commit, changes: Changes) -> Edit:
     head = tip.head
     before = LogConfig.from_overrides(head.config).table_key_columns
-    by_id = changes.need_ids or COLUMNS_BY_ID in head.log.features
+    needs_ids = changes.need_ids(head.log.schema)
+    by_id = needs_ids or COLUMNS_BY_ID in head.log.features
     after, names = evolved(head.log.schema, before, changes, by_id=by_id, url=handle.store.url)
-    edit = Edit(schema=after, features=_BY_ID if changes.need_ids else None)
+    edit = Edit(schema=after, features=_BY_ID if needs_ids else None)
     if names != before:
         edit = replace(edit, config={**head.config, KEY_COLUMNS: ",".join(names)})
     if changes.drop:  # Rewritten records become smaller, but active segments keep their size.

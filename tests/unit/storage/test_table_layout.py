@@ -111,6 +111,46 @@ def test_a_published_table_has_the_tables_columns(tmp_path, key):
     assert published(log) == (["id", *OWN, "n"], rows_of(2, 3), rows_of(2, 3))
 
 
+def test_a_view_follows_what_the_config_calls_the_key(tmp_path):
+    """There and back, though nothing else changes; so does a column that takes the key's name in
+    objects (S61, S63).
+    """
+    import deltalake
+
+    log = create(tmp_path)
+    log.append(rows_of(1))
+    assert published(log)[0] == ["id", *OWN, "n"]
+    log.alter({"table.key.columns": "ident"})
+    for name in ("delta", "iceberg"):
+        assert log.publish(name).published
+    assert deltalake.DeltaTable(log.url).schema().fields[0].name == "ident"
+    log.alter({"table.key.columns": "id"})
+    assert published(log)[0] == ["id", *OWN, "n"]
+    log.alter({"table.key.columns": "ident"})
+    log.evolve(add={"id": pa.string()})
+    row = {"ident" if name == "id" else name: value for name, value in rows_of(2)[0].items()}
+    log.append([{**row, "id": "text"}])
+    assert log.table(filter=pc.field("id") == "text").get(2)["id"] == "text"
+    assert log.table().get(1)["id"] is None
+    log.publish("delta")
+    table = deltalake.DeltaTable(log.url)
+    query = deltalake.QueryBuilder().register("t", table).execute("select * from t")
+    found = sorted(pa.table(query.read_all()).to_pylist(), key=lambda row: row["ident"])
+    assert found == sorted(log.table().to_pylist(), key=lambda row: row["ident"])
+
+
+@pytest.mark.parametrize("key", ["id", "x-18"])
+def test_a_column_is_added_beside_one_that_ends_in_its_id(tmp_path, key):
+    """The name in objects that it would get is another column's (FORMAT.md §12.4)."""
+    names = {"id": pa.int64(), "a": pa.string(), "x-18": pa.int64()}
+    log = Log.create(str(tmp_path / "log"), 1, key=key, like=pa.schema(list(names.items())))
+    log.evolve(rename={"a": "b"})
+    log.evolve(add={"x": pa.string()})
+    row = {"id": 1, "b": "b", "x-18": 2, "x": "x"}
+    log.append([row])
+    assert log.table().to_pylist() == [{name: row[name] for name in log.table().schema.names}]
+
+
 def older(tmp_path):
     """A log as releases before 0.3.0 made them: it got its names later."""
     schema = {"key": "int64 not null", "value": {"city": "string"}}

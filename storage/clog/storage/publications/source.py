@@ -269,9 +269,10 @@ def source_of(head: Head, *, version: int, commit_id: str) -> Source:
     """Returns the table to be published, from the head alone."""
     columns = head.partitions.folded()
     content = xxhash.xxh3_128(columns[[START, END, CHANGED]].tobytes())
-    content.update(repr(schema_to_json(head.log.schema)).encode())
-    beside = LogConfig.from_overrides(head.config).table_publish_columns
-    content.update(repr(sorted(beside)).encode() if beside else b"")
+    content.update(repr(schema_to_json(schema := head.log.schema)).encode())
+    if schema is not None and schema.is_table:  # Configs give its view columns, and name them.
+        shown = view_columns(schema, LogConfig.from_overrides(head.config))
+        content.update(repr([field.name for field in shown]).encode())
     starts = xxhash.xxh3_64_hexdigest(columns[START].tobytes())
     return Source(head.log.log_id, version, commit_id, content.hexdigest(), starts)
 

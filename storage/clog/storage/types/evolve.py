@@ -90,10 +90,13 @@ class Changes:
             raise InvalidInputError("nothing to evolve; give add, widen, relax, rename or drop")
         return cls(add, widen, relax, rename, drop)
 
-    @property
-    def need_ids(self) -> bool:
-        """Whether readers must find columns by their ids from then on."""
-        return bool(self.rename or self.drop)
+    def need_ids(self, schema: LogSchema | None) -> bool:
+        """Returns whether readers must find columns by their ids from then on: also if a field is
+        added under the name that objects have for the key, which a config may call otherwise.
+        """
+        columns = () if schema is None or not schema.is_table else schema.columns
+        stored = {field.stored_name for field in columns}
+        return bool(self.rename or self.drop or stored & {p.rpartition(".")[2] for p in self.add})
 
 
 def evolved(
@@ -120,7 +123,8 @@ def evolved(
     for given in changes.relax:
         made = _at(made, paths.of(given), lambda field: replace(field, required=False))
     made, gone, key_columns = _renamed(made, paths, changes, key_columns)
-    last_id = max(last_id, _reserved(gone))
+    if by_id:
+        last_id = max(last_id, _reserved((*gone, made.key, made.value)))
     ids = count(max(last_id + 1, FIRST_ID))
     paths = _Paths(made, rows_of(made, key_columns))
     for given, kind in changes.add.items():
@@ -239,9 +243,9 @@ def _with_names(
     return replace(field, name=name, column=None if column == name else column, fields=fields)
 
 
-def _reserved(gone: Iterable[SchemaField]) -> int:
-    """Returns the highest id with which the column of a new field could be one that is dropped."""
-    columns = (found for field in gone for _, found in field.walk())
+def _reserved(fields: Iterable[SchemaField]) -> int:
+    """Returns the highest id with which the column of a new field could be one of these."""
+    columns = (found for field in fields for _, found in field.walk())
     ends = (_NUMBERED.search(field.stored_name) for field in columns)
     return max((int(end[1]) for end in ends if end is not None), default=0)
 

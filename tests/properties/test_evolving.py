@@ -84,7 +84,6 @@ def test_thirty_evolutions_are_read_right_by_each_view(tmp_path):
     model.check()
     read = 0
     for (name, view), version in shown.items():
-        names, value, rows = model.versions[version]
         if name == "delta":
             table = deltalake.DeltaTable(path, version=view)
             query = deltalake.QueryBuilder().register("t", table)
@@ -98,12 +97,7 @@ def test_thirty_evolutions_are_read_right_by_each_view(tmp_path):
         else:
             metadata = f"{path}/metadata/v{view}.metadata.json"
             found = tables.StaticTable.from_metadata(metadata).scan().to_arrow()
-        wanted = [
-            {"key": dict(zip(names, (key, str(key)), strict=True)), "value": value.shown(one)}
-            for key, one in sorted(rows.items())
-        ]
-        got = found.select(["key", "value"]).to_pylist()
-        assert sorted(got, key=repr) == sorted(wanted, key=repr), (name, view, version)
+        assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, model.table(version)))
         read += 1
     assert read > 40
 

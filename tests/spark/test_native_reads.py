@@ -545,6 +545,42 @@ def test_typed_logs_and_their_earlier_objects(spark, url, caplog, has_columns):
     assert read_table(spark, url, columns="id,short").count() == 2
 
 
+@pytest.mark.parametrize("has_columns", [False, True])
+def test_columns_with_other_names_in_objects(spark, url, caplog, has_columns):
+    """Renamed, dropped and added again, at each depth; conditions on a column of the table go into
+    the scan under its name in objects, and a version has its own columns (S61).
+    """
+    key = pa.field("key", pa.int64(), nullable=not has_columns)
+    inner = pa.struct([("x", pa.int32()), ("y", pa.string())])
+    fields = [("city", pa.string()), ("n", pa.int32()), ("s", inner), ("l", pa.list_(inner))]
+    fields.append(("m", pa.map_(pa.string(), inner)))
+    config = {"table.key.columns": "id"}
+    schema = pa.schema([key, ("value", pa.struct(fields))])
+    log = Log.create(url, 1, config, {"fsync": False}, schema=schema)
+    one = {"x": 1, "y": "y"}
+    row = {"id": 1, "city": "Riga", "n": 1, "s": one, "l": [one, None], "m": [("k", one)]}
+    log.append([row, {**row, "id": 2, "city": "Oslo", "s": None}, {**row, "id": 3}])
+    log.delete([3])
+    before = log.version
+    names = {"id": "trip", "city": "town", "s.x": "y", "s.y": "x", "l.element.x": "z"}
+    log.evolve(rename={**names, "m.value.y": "q"}, drop=["n"], add={"n": pa.string()})
+    one, other, last = {"y": 2, "x": "2"}, {"z": 2, "y": "2"}, {"x": 2, "q": "2"}
+    log.append([{"trip": 4, "town": "Rome", "n": "4", "s": one, "l": [other], "m": [("k", last)]}])
+    for version in (before, log.version):
+        wanted, found = log.table(at=version), read_table(spark, url, version=version)
+        assert found.columns == wanted.schema.names
+        assert sorted(map(repr, found.toArrow().to_pylist())) == sorted(map(repr, wanted))
+    stored = "city" if has_columns else "value.city"
+    chosen = read_table(spark, url).where("town = 'Riga'")
+    assert f"PushedFilters: [IsNotNull({stored})" in plan_of(chosen)
+    assert [row["trip"] for row in chosen.collect()] == [1]
+    assert read_table(spark, url).where("s.y = 2 AND n = '4'").count() == 1
+    wanted = log.read(columns=["offset", "key", "value"]).to_pylist()
+    scanned = read_log(spark, url).select("offset", "key", "value").toArrow().to_pylist()
+    assert sorted(map(repr, scanned)) == sorted(map(repr, wanted))
+    assert not caplog.records
+
+
 def test_names_that_differ_in_case_alone(spark, url, monkeypatch):
     """A log of an earlier release may have them. A session that minds case reads and writes each;
     in any other `read_table` and `read_log` say which two they are, or read one of them, and a

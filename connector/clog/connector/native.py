@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
 from os.path import commonprefix
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -38,11 +38,13 @@ import pyarrow.compute as pc
 import xxhash
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import (
+    ArrayType,
     BooleanType,
     DataType,
     DecimalType,
     FractionalType,
     LongType,
+    MapType,
     StructField,
     StructType,
 )
@@ -60,7 +62,14 @@ from clog.storage.numpy_arrays import to_arrow
 from clog.storage.publications.source import ViewMask, read_masks, view_masks
 from clog.storage.store.kinds import kind_of
 from clog.storage.store.opening import LOCAL, parse
-from clog.storage.types.columns import DELETED, Kind, Layout, alike_fields, layout_of
+from clog.storage.types.columns import (
+    DELETED,
+    Kind,
+    Layout,
+    alike_fields,
+    column_types,
+    layout_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +77,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from clog.connector.options import ReadOptions
-    from clog.storage.commit.handle import Handle
+    from clog.storage.format.log_info import LogSchema, SchemaField
     from clog.storage.format.manifest import Manifest
     from clog.storage.log import Log
     from clog.storage.numpy_arrays import Mask, Offsets
@@ -110,6 +119,8 @@ _IS_OF_RUN = (
 )
 _PLACE_COLUMNS = frozenset({"partition", "offset", "timestampType"})
 _STORED = ("key", "value", "headers", "timestamp")
+_Fields: TypeAlias = "Mapping[str, SchemaField]"
+"""Fields of the log's schema by their paths."""
 
 
 class CannotScanError(Exception):
@@ -186,14 +197,15 @@ def needs_places(what: Shown, schema: StructType) -> bool:
 
 
 def _stored(what: Shown, schema: StructType) -> StructType:
-    """Returns the columns that are read from the objects."""
-    layout = what.layout
+    """Returns the columns that are read from the objects, with the names that they have there."""
+    layout, fields = what.layout, _fields_of(what.layout)
     stored: list[StructField] = []
     for field in (f for f in schema if f.name in _STORED):
-        if _is_spread(what, field) and isinstance(field.dataType, StructType):
-            stored += field.dataType
+        kind = _kind_in_objects(field.dataType, fields.get(field.name))
+        if _is_spread(what, field) and isinstance(kind, StructType):
+            stored += kind
         else:
-            stored.append(StructField(layout.path(field.name), field.dataType))
+            stored.append(StructField(layout.path(field.name), kind))
         if _has_tombstones(what, field):
             stored.append(StructField(DELETED, BooleanType()))
     if needs_places(what, schema) and not what.is_dense:
@@ -213,17 +225,67 @@ def _has_tombstones(what: Shown, field: StructField) -> bool:
 
 def _nested(what: Shown, schema: StructType) -> dict[str, str]:
     """Returns the expressions for columns of records that objects have in another form."""
-    if what.layout.kind is not Kind.TABLE:
-        return {}
-    made = {}
+    layout, fields, made = what.layout, _fields_of(what.layout), {}
     for field in (f for f in schema if f.name in _STORED):
+        top = field.name
         if _is_spread(what, field) and isinstance(field.dataType, StructType):
-            made[field.name] = f"struct({', '.join(map(_quoted, field.dataType.names))})"
+            inner = (_column(layout, f"{top}.{f.name}", f, fields) for f in field.dataType)
+            made[top] = f"struct({', '.join(inner)})"
         else:
-            made[field.name] = _quoted(what.layout.path(field.name))
+            made[top] = _expression(layout, top, field.dataType, fields)
         if _has_tombstones(what, field):
             made[field.name] = f"if({DELETED}, NULL, {made[field.name]})"
     return made
+
+
+def _column(layout: Layout, path: str, shown: StructField, fields: _Fields) -> str:
+    """Returns the expression for a column of records, or a field of one, as it is shown."""
+    return f"{_expression(layout, path, shown.dataType, fields)} AS {_quoted(shown.name)}"
+
+
+def _expression(layout: Layout, path: str, kind: DataType, fields: _Fields) -> str:
+    """Returns the expression that makes a column of records, or a field of one, of those that
+    objects have. Names inside it that are others there are given by a cast.
+    """
+    field, top = fields.get(path), path.partition(".")[0]
+    stored = path if field is None or path == top else f"{top}.{field.stored_name}"
+    column = ".".join(map(_quoted, layout.path(stored).split(".")))
+    return column if _kind_in_objects(kind, field) == kind else f"CAST({column} AS {_ddl(kind)})"
+
+
+def _fields_of(layout: Layout) -> _Fields:
+    """Returns the fields of the log's schema by their paths."""
+    return {} if layout.schema is None else dict(layout.schema.walk())
+
+
+def _kind_in_objects(kind: DataType, field: "SchemaField | None") -> DataType:
+    """Returns the type of a field, or of some of its fields, with the names that objects have."""
+    if field is None:
+        return kind
+    if isinstance(kind, StructType):
+        there, made = {one.name: one for one in field.fields}, StructType()
+        for f in kind:
+            own = there[f.name]
+            made.add(own.stored_name, _kind_in_objects(f.dataType, own), f.nullable)
+        return made
+    if isinstance(kind, ArrayType):
+        return ArrayType(_kind_in_objects(kind.elementType, field.fields[0]), kind.containsNull)
+    if isinstance(kind, MapType):
+        key, value = field.fields
+        types = _kind_in_objects(kind.keyType, key), _kind_in_objects(kind.valueType, value)
+        return MapType(*types, kind.valueContainsNull)
+    return kind
+
+
+def _ddl(kind: DataType) -> str:
+    """Returns a type in SQL; everything inside it may be null, as it may be in a scan."""
+    if isinstance(kind, StructType):
+        return f"struct<{', '.join(f'{_quoted(f.name)}: {_ddl(f.dataType)}' for f in kind)}>"
+    if isinstance(kind, ArrayType):
+        return f"array<{_ddl(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
+    return kind.simpleString()
 
 
 def _scanned(spark: "SparkSession", what: Shown, schema: StructType) -> "DataFrame":
@@ -646,6 +708,7 @@ def _scanned_table(spark: "SparkSession", read: BatchRead, manifest: "Manifest")
     starts = read.handle.tip.head.partitions.start
     layout = layout_of(manifest.head.log.schema)
     asked = read.schema if read.table is None else read.table.as_records(read.schema)
+    _check_types(layout.schema, asked)
 
     def shown(folder: str) -> Shown:
         plans = read.plans()
@@ -669,10 +732,11 @@ def _scanned_log(
     spark: "SparkSession", read: BatchRead, ranges: Mapping[int, tuple[int, int]]
 ) -> "DataFrame":
     version = read.handle.tip.version
+    layout = layout_of(read.handle.tip.head.log.schema)
+    _check_types(layout.schema, read.schema)
 
     def shown(folder: str) -> Shown:
         hidden = _hidden(_log_masks(read, ranges))
-        layout = layout_of(read.handle.tip.head.log.schema)
         return Shown(folder, hidden, read.pieces(ranges), layout, is_table=False)
 
     place = version, tuple(ranges.items()), read.options.uncommitted
@@ -695,7 +759,6 @@ def _kept(
     of_log = options.location, log_id, commit, options.view, options.partitions
     key = (spark, *of_log, *place, asked.json())
     if key not in _KEPT:
-        _check_types(read.handle, asked)
         what = shown(folder)
         if is_on_disk(read.handle.store):
             try:
@@ -750,15 +813,11 @@ def _check_names(spark: "SparkSession", read: BatchRead, asked: StructType) -> N
         raise CannotScanError(f"it has {both[0]} and {both[1]}, which Spark takes for one name")
 
 
-def _check_types(handle: "Handle", read: StructType) -> None:
+def _check_types(schema: "LogSchema | None", read: StructType) -> None:
     """Raises if a column that is read has a type that Spark reads differently, or not at all."""
-    types, schema = types_of(handle), handle.tip.head.log.schema
-    if types is None or schema is None:
+    if schema is None:
         return
-    inner = (field for _, field in schema.walk() if field is not schema.key)
-    if any(field.column is not None for field in inner):
-        raise CannotScanError("it has columns that were renamed, or have a name that was dropped")
-    for field in types.schema:
+    for field in column_types(schema).records:
         # An evolved schema: objects may have narrower types.
         kind = _foreign(field.type, evolved=schema.id > 0) if field.name in read.names else None
         if kind is not None:
@@ -813,12 +872,9 @@ def _folder_in_jvm(url: str, log_id: str) -> str:
 
 def _rows_of_table(table: TableColumns, layout: Layout, schema: StructType) -> list[str]:
     """Returns the expressions that turn a table's stored columns into plain columns."""
-    made = []
-    for field in schema:
-        path = layout.path(str(table.path(table.own(field.name) or field.name)))
-        column = ".".join(_quoted(name) for name in path.split("."))
-        made.append(f"{column} AS {_quoted(field.name)}")
-    return made
+    fields = _fields_of(layout)
+    paths = (str(table.path(table.own(field.name) or field.name)) for field in schema)
+    return [_column(layout, path, f, fields) for path, f in zip(paths, schema, strict=True)]
 
 
 def _quoted(name: str) -> str:

@@ -623,7 +623,8 @@ def _release(work: Work) -> None:
 def _rewritten_counts(runs: Sequence[Run]) -> dict[str, int]:
     rows = Counter[str]()
     for run in runs:
-        rows["records_materialised" if run.has_dead else "records_coalesced"] += run.live_rows
+        counted = "records_materialised" if run.has_dead else "records_coalesced"
+        rows[counted] += run.live_rows
     return rows
 
 

@@ -675,7 +675,7 @@ class Log(HasTable):
         return administration.delete_records(self._handle, before)
 
     def delete(self, keys: Iterable[Any]) -> AppendResult:
-        """Deletes keys by one append of tombstones.
+        """Deletes keys by one append of tombstones, each in the partition of its key's hash only.
 
         >>> log = Log.create("memory://help-of-delete", key="id", like=[{"id": 1, "n": 2}])
         >>> _ = log.append([{"id": 1, "n": 2}])

@@ -239,7 +239,7 @@ class ChangesStreamReader(ClogStreamReader):
             if self._until is None and self._waits(at.next, ends):
                 return None
             manifest = self._opened().manifest()
-            last = last_within(manifest, since, last, tuple(at.next), self._options.admission)
+            last = last_within(manifest, since, last, at.next, self._options.admission)
         manifest = self._manifest(last)
         return self._at(manifest, offset_bounds(manifest.head, tuple(at.next))[1])
 
@@ -320,25 +320,27 @@ def rows_between(plan: "TablePlan", start: int, end: int) -> "TablePlan":
     later = pieces_within(plan.dirty, end)
     if plan.order is not None:
         # Any other record of the partition may win.
-        own = (*plan.clean, *plan.dirty)
-        later = [*pieces_within(own, 0, start), *pieces_within(own, end)]
+        later = [*pieces_within(plan.own, 0, start), *pieces_within(plan.own, end)]
     return replace(plan, clean=clean, dirty=dirty, later=tuple(later))
 
 
 def last_within(
-    manifest: "Manifest", since: int, last: int, parts: Sequence[int], admission: Admission
+    manifest: "Manifest", since: int, last: int, ends: Mapping[int, int], admission: Admission
 ) -> int:
     """Returns the last version, up to ``last``, whose appends after version ``since`` are within
-    the limits together: the first that appended anything is always taken whole.
+    the limits together: the first that appended anything is always taken whole. ``ends``: where
+    partitions ended at that version; looks only at what lies beyond.
     """
+    from clog.storage.read.scan import within
+
     appended: dict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for p in parts:
-        for segment in reversed(manifest.segments[p]):
-            news = [chunk for chunk in segment.chunks if since < chunk.version <= last]
-            for chunk in news:
-                offsets, size_bytes = appended[chunk.version]
-                span = chunk.next - chunk.base
-                appended[chunk.version] = offsets + span, size_bytes + chunk.size_bytes
+    for p, end in ends.items():
+        for segment in within(manifest.segments[p], end, manifest.head.partitions.end[p]):
+            for chunk in within(segment.chunks, end, segment.next):
+                if since < chunk.version <= last:
+                    offsets, size_bytes = appended[chunk.version]
+                    span = chunk.next - chunk.base
+                    appended[chunk.version] = offsets + span, size_bytes + chunk.size_bytes
     offsets = size_bytes = 0
     taken = None
     for version, (more, bigger) in sorted(appended.items()):

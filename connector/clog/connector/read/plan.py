@@ -226,7 +226,7 @@ def view_partitions(
     plans = [plan for plan in all_plans if plan.clean or plan.dirty]
     wanted, at_most = options.min_partitions or 1, options.max_records_per_partition
     rows = sum(_own_rows(plan) for plan in plans)
-    tasks = max(wanted, _worth_tasks({p.partition: (*p.clean, *p.dirty) for p in plans}))
+    tasks = max(wanted, _worth_tasks({p.partition: p.own for p in plans}))
     rows_each = min(at_most or rows, -(-rows // tasks))
     if options.keys is None or options.min_partitions is not None:
         plans = [
@@ -252,11 +252,18 @@ def changes_partitions(
     busy = min(len(splits), rows // _PARALLEL_ROWS_MIN)
     tasks = max(options.min_partitions or 1, -(-rows // TASK_ROWS), busy)
     rows_each = max(1, min(options.max_records_per_partition or rows, -(-rows // tasks)))
-    parts = [part for split in splits for part in split.parts(-(-split.rows // rows_each))]
+    parts = [part for split in splits for part in _parts(split, rows_each)]
     return [
         ChangesPartition(options.location, log_id, tuple(run), table)
         for run in _shared(parts, rows_each, attrgetter("rows"))
     ]
+
+
+def _parts(split: "Changes", rows_each: int) -> list["Changes"]:
+    if split.is_whole:
+        return [split]
+    own = {split.partition: split.news.own}
+    return split.parts(deal(own, max_tasks=1, max_records=rows_each, by_row=True))
 
 
 def slices(
@@ -268,24 +275,15 @@ def slices(
     if plan.order is not None:
         return [plan]
     dirty_rows = sum(piece.rows for piece in plan.dirty)
-    own = (*plan.clean, *plan.dirty)
     max_tasks = max(1, min_tasks, SLICES_OF_DIRTY * _own_rows(plan) // max(1, dirty_rows))
     runs = deal(
-        {plan.partition: own},
+        {plan.partition: plan.own},
         min_tasks=min_tasks,
         max_records=max_records,
         max_tasks=max_tasks,
         by_row=True,
     )
-    first_dirty = plan.dirty[0].start if plan.dirty else own[-1].end if own else 0
-    parts: list[TablePlan] = []
-    later = plan.later
-    for run in reversed(runs):
-        clean = tuple(piece for piece in run if piece.start < first_dirty)
-        dirty = run[len(clean) :]
-        parts.append(replace(plan, clean=clean, dirty=dirty, later=later))
-        later = (*dirty, *later)
-    return parts[::-1]
+    return plan.parts(runs)
 
 
 def _shared(
@@ -305,7 +303,7 @@ def _shared(
 
 
 def _own_rows(plan: "TablePlan") -> int:
-    return sum(piece.rows for piece in (*plan.clean, *plan.dirty))
+    return sum(piece.rows for piece in plan.own)
 
 
 def deal(

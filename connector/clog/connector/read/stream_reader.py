@@ -459,13 +459,13 @@ def limited_bytes(
     Chunks are taken in the order of their commits, so that no partition starves; of the last one
     as many offsets as fit, estimated from its bytes. At least one offset is taken.
     """
+    from clog.storage.read.scan import within
+
     waiting = sorted(
         (chunk.version, p, max(chunk.base, starts[p]), min(chunk.next, end), chunk)
         for p, end in ends.items()
-        for segment in manifest.segments[p]
-        if segment.next > starts[p] and segment.base < end
-        for chunk in segment.chunks
-        if chunk.next > starts[p] and chunk.base < end
+        for segment in within(manifest.segments[p], starts[p], end)
+        for chunk in within(segment.chunks, starts[p], end)
     )
     at = {p: min(starts[p], end) for p, end in ends.items()}
     room = max_bytes

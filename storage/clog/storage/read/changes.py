@@ -148,24 +148,17 @@ class Changes:
         plans = [self.news, *([self.left] if self.left else [])]
         return sum(map(_rows_of, plans)) + (_rows_of(self.before) if self.compared else 0)
 
-    def parts(self, count: int) -> "list[Changes]":
-        """Returns splits with the same changes, about this many, no pair of images parted; only
-        itself where each part would read what all others do.
+    @property
+    def is_whole(self) -> bool:
+        """Whether each part of it would read what all others do."""
+        return bool(self.compared or self.steps or self.news.order or not self.news.own)
+
+    def parts(self, runs: Sequence[tuple[ReadPiece, ...]]) -> "list[Changes]":
+        """Returns splits with the same changes, each of a run of the news (`TablePlan.parts`);
+        no pair of images is parted. It is not `is_whole`.
         """
-        own = [*self.news.clean, *self.news.dirty]
-        if self.compared or self.steps or self.news.order or count < 2 or not own:
-            return [self]
-        first_dirty = self.news.dirty[0].start if self.news.dirty else own[-1].end
-        parts: list[Changes] = []
-        later: tuple[ReadPiece, ...] = ()
-        for run in reversed(list(_runs(own, -(-_rows_of(self.news) // count)))):
-            clean = tuple(piece for piece in run if piece.start < first_dirty)
-            dirty = run[len(clean) :]
-            news = replace(self.news, clean=clean, dirty=dirty, later=later)
-            parts.append(replace(self, news=news, left=None))
-            later = (*dirty, *later)
-        parts[-1] = replace(parts[-1], left=self.left)
-        return parts[::-1]
+        first, *others = (replace(self, news=part, left=None) for part in self.news.parts(runs))
+        return [replace(first, left=self.left), *others]
 
 
 _Asked = tuple[Any, int | None]
@@ -314,18 +307,7 @@ def shown_as(manifest: Manifest, newer: Head) -> Manifest:
 
 
 def _rows_of(plan: TablePlan) -> int:
-    return sum(piece.rows for piece in (*plan.clean, *plan.dirty))
-
-
-def _runs(pieces: Sequence[ReadPiece], rows: int) -> Iterator[tuple[ReadPiece, ...]]:
-    """Yields the pieces in runs with this number of rows or fewer, or of one piece."""
-    run: list[ReadPiece] = []
-    for piece in pieces:
-        if run and sum(q.rows for q in run) + piece.rows > rows:
-            yield tuple(run)
-            run = []
-        run.append(piece)
-    yield tuple(run)
+    return sum(piece.rows for piece in plan.own)
 
 
 def windows(
@@ -490,8 +472,7 @@ class _Read:
         """
         before = self._split.before
         rows, found, near = _rows_of(before), [], None
-        pieces = (*before.clean, *before.dirty)
-        unknown = sum(piece.rows for piece in pieces if not piece.object.index_bytes)
+        unknown = sum(piece.rows for piece in before.own if not piece.object.index_bytes)
         if unknown >= UNINDEXED_ROWS and before.order is None:
             near = _where_near(keys, before.schema)
         if near or len(keys) * SCAN_ROWS >= rows > 0:

@@ -247,18 +247,18 @@ def plan_range(
     end = max(start, min(end, end_offset(manifest.head, partition, isolation)))
     schema = manifest.head.log.schema
     pieces: list[ReadPiece] = []
-    for segment in _within(manifest.segments[partition], start, end):
+    for segment in within(manifest.segments[partition], start, end):
         if whole is not None and start <= segment.base and segment.next <= end:
             pieces += whole(segment)
             continue
-        chunks = _within(segment.chunks, start, end)
+        chunks = within(segment.chunks, start, end)
         shown = (chunk for chunk in chunks if not chunk.aborted)
         cut_to_range = (piece_of(partition, c, start, end, schema, hidden=hidden) for c in shown)
         pieces += (piece for piece in cut_to_range if piece.start < piece.end)
     return pieces
 
 
-def _within(ranges: tuple[_Range, ...], start: int, end: int) -> tuple[_Range, ...]:
+def within(ranges: tuple[_Range, ...], start: int, end: int) -> tuple[_Range, ...]:
     """Returns those of the ordered ranges that have offsets in ``[start, end)``."""
     low = bisect_right(ranges, start, key=_next)
     return ranges[low : bisect_left(ranges, end, lo=low, key=_base)]

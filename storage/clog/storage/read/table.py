@@ -168,6 +168,27 @@ class TablePlan:
         """What need not be delivered."""
         return None if self.where is None else self.where.wanted
 
+    @property
+    def own(self) -> tuple[ReadPiece, ...]:
+        """The pieces whose rows it delivers, in their order."""
+        return (*self.clean, *self.dirty)
+
+    def parts(self, runs: Sequence[tuple[ReadPiece, ...]]) -> "list[TablePlan]":
+        """Returns plans that deliver the same rows in the same order, each those of a run: the
+        runs have all its own pieces, whole or cut, in their order. It has no ``order``, by which
+        each part would need all that others read.
+        """
+        assert self.order is None, "the last record of a key must win"
+        first_dirty = self.dirty[0].start if self.dirty else self.own[-1].end if self.own else 0
+        parts: list[TablePlan] = []
+        later = self.later
+        for run in reversed(runs):
+            clean = tuple(piece for piece in run if piece.start < first_dirty)
+            dirty = run[len(clean) :]
+            parts.append(replace(self, clean=clean, dirty=dirty, later=later))
+            later = (*dirty, *later)
+        return parts[::-1]
+
 
 _Known = tuple[LogSchema | None, tuple[Chunk, ...], list[ReadPiece]]
 

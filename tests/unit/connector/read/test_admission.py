@@ -1,9 +1,13 @@
 """How much goes into a batch."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from clog.connector.options import Admission
+from clog.connector.read.changes import last_within
 from clog.connector.read.stream_reader import limited, limited_bytes
 from clog.storage.log import Log
 
@@ -84,3 +88,36 @@ def test_batches_of_bytes_come_to_the_end(manifest, most, first, second):
         assert 1 <= moved <= max(1, most // 20)
         assert all(at[p] <= to[p] <= ends[p] for p in at)
         at = to
+
+
+class Searched(tuple):
+    """Chunks of a long log, of which few may be looked at."""
+
+    __slots__ = ()
+    looked = 0
+
+    def __getitem__(self, at):
+        if not isinstance(at, slice):
+            Searched.looked += 1
+        return super().__getitem__(at)
+
+    def __iter__(self):
+        raise AssertionError("the chunks of a whole segment are walked")
+
+    __reversed__ = __iter__
+
+
+def test_a_batch_looks_only_at_what_is_new(tmp_path):
+    """A limit of bytes, and of changes, costs no more where a segment has more chunks."""
+    log = Log.create(str(tmp_path / "orders"), partitions=1)
+    for _ in range(40):
+        log.append([{"key": "1234", "value": "5678"}])
+    there = log.handle.manifest()
+    (segment,) = there.segments[0]
+    chunks = Searched(segment.chunks)
+    of_one = SimpleNamespace(base=segment.base, next=segment.next, chunks=chunks)
+    long = SimpleNamespace(head=there.head, segments=((of_one,),))
+    assert limited_bytes(long, {0: 37}, {0: 40}, 40) == {0: 39}
+    assert last_within(long, 37, 40, {0: 37}, Admission(max_offsets=2)) == 39
+    assert last_within(long, 40, 40, {0: 40}, Admission(max_offsets=2)) == 40
+    assert Searched.looked < 40

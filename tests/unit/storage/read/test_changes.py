@@ -174,7 +174,7 @@ def test_parts_share_the_changes(orders, store, clock, monkeypatch):
         return [row for b in changes_batches(inside(store), part) for row in b.to_pylist()]
 
     whole = read(split)
-    parts = split.parts(4)
+    parts = split.parts([(piece,) for piece in split.news.own])
     assert len(parts) > 2
     monkeypatch.setattr(changes_module, "GROUP_ROWS", 1)
     for some in (parts, pickle.loads(pickle.dumps(parts))):

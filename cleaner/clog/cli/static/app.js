@@ -609,6 +609,10 @@ async function recall() {
 async function browse(after = null) {
   const given = $("browse").elements;
   const view = given.view.value;
+  if (view === "changes" && given.at.value === given.at.max) {
+    given.at.value = given.at.max - 1; // Since the newest, nothing has changed.
+    tellVersion();
+  }
   const asked = new URLSearchParams({limit: 200});
   if (given.text.value) asked.set("contains", given.text.value);
   if (given.path.value) asked.set("path", given.path.value);
@@ -642,7 +646,7 @@ async function browse(after = null) {
     $("further").hidden = next === null;
     const [place, offset] = (next ?? "").split(":");
     $("further").textContent = offset === undefined ? "next page" : "next page, from offset " + offset + " of partition " + place;
-    if (!records.length) $("problem").textContent = next === null ? "no records" : "no match so far; the next page continues the search";
+    if (!records.length) $("problem").textContent = next === null ? (isChanges ? "no row of the table changed since this version" : "no records") : "no match so far; the next page continues the search";
   } catch (error) {
     if (mine !== asking) return;
     $("found").replaceChildren();
@@ -693,13 +697,8 @@ function tellVersion() {
 }
 
 function tellView() {
-  const given = $("browse").elements;
-  const view = given.view.value;
+  const view = $("browse").elements.view.value;
   $("at-name").textContent = view === "changes" ? "since version" : "at version";
-  if (view === "changes" && given.at.value === given.at.max) {
-    given.at.value = given.at.max - 1; // Since the newest, nothing has changed.
-    tellVersion();
-  }
   for (const label of document.querySelectorAll("[data-for]")) {
     label.hidden = !label.dataset.for.split(" ").includes(view);
   }

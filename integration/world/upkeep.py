@@ -224,7 +224,10 @@ def read_by_hand(w: World) -> None:
     """A named reader that reads up to the stable end, and says so itself."""
     process, place, model, log = pick(w)
     with w.calling(process):
-        reader = log.reader("by-hand", interval_ms=0, hold_ms=w.random.choice((0, HOUR_MS)))
+        hold_ms = w.random.choice((0, HOUR_MS))
+        reader = log.reader(
+            "by-hand", interval_ms=0, hold_ms=hold_ms, expires_after_ms=365 * DAY_MS
+        )
         try:
             at = reader.next_offsets()
         except (

@@ -169,7 +169,7 @@ def test_its_memory_is_what_it_says(row_bytes):
             some = slice(first, first + (1 << 14))
             assert (latest.get(hashes[some]) == offsets[some]).all()
         _, peak = tracemalloc.get_traced_memory()
-        assert latest.last_offsets().tolist() == offsets.tolist()
+        assert np.array_equal(latest.last_offsets(), offsets)
     finally:
         tracemalloc.stop()
     assert peak <= rows * row_bytes + (4 << 20)

@@ -362,6 +362,7 @@ async function showUsers() {
     Object.entries(t.held_offsets).map(([p, offset]) => "partition " + p + ": " + offset).join(", "), t.home || "this log"])));
   if (!transactions.length) fill($("transactions"), [row([el("td", "no open transactions", {class: "none", colspan: 6})])]);
   fill($("writers"), writers.map((w) => row([w.id, w.kind, w.sequence, w.version])));
+  if (!writers.length) fill($("writers"), [row([el("td", "no writers are remembered: appends without a producer, a stream or a transaction leave none", {class: "none", colspan: 4})])]);
 }
 
 const dollars = (n) => "$" + n.toFixed(2);
@@ -496,10 +497,13 @@ function changedCells(change) {
       if (before && after) cell.classList.add("same");
       return cell;
     }
-    const cell = el("td", null, {class: "differs"});
+    const cell = el("td", null, {class: "when"});
     for (const [tag, part] of [["del", was], ["ins", is]]) {
+      const shown = partCell(part ?? "null");
       const side = el(tag);
-      side.append(...partCell(part ?? "null").childNodes);
+      side.append(...shown.childNodes);
+      if (shown.className !== "bytes") side.className = shown.className;
+      else cell.className = "bytes";
       cell.append(side);
     }
     return cell;
@@ -509,7 +513,7 @@ function changedCells(change) {
 function keyCell(record) {
   const found = content(record, "key");
   if (found === null) return el("td", "no key", {class: "none"});
-  const cell = el("td", null, {class: "bytes"});
+  const cell = el("td", null, {class: found.text.length <= LINE_MAX ? "bytes short" : "bytes"});
   if (found.note) {
     cell.append(el("div", found.text), el("div", found.note, {class: "none"}));
     return cell; // Its history cannot be asked for: the rest of it is not here.

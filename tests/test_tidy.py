@@ -62,8 +62,6 @@ def test_modules_stay_in_bounds():
 
 
 DOCSTRING_LINES_MAX = 25
-LONGER = {"table"}
-"""Modules whose docstring is still an essay; none is added."""
 
 
 def test_the_docstring_of_a_module_is_no_essay():
@@ -72,7 +70,7 @@ def test_the_docstring_of_a_module_is_no_essay():
     def rule(path, text):
         docstring = ast.get_docstring(parsed(path)) or ""
         drawn = re.sub(r"::\n\n(    .*\n)+", "", docstring)
-        if path.stem not in LONGER and (lines := len(drawn.splitlines())) > DOCSTRING_LINES_MAX:
+        if (lines := len(drawn.splitlines())) > DOCSTRING_LINES_MAX:
             yield f"{lines} lines"
 
     assert not broken(MODULES, rule)

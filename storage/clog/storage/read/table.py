@@ -7,43 +7,19 @@ mask (FORMAT.md §13), whichever reaches further. Rows that a mask marks are lef
 *dirty*; masks there are ignored. A plan may be *a slice* for one task of several: a run of pieces,
 and ``later``, the dirty pieces that follow, which are mapped but not delivered.
 
-Reading a plan:
-
-T1. Map the dirty part: key -> last offset, reading only its keys (`latest`: 128 bits of each).
+T1. Map the dirty part: key -> last offset, reading only its keys (`latest`: 128 bits of each); map
+    by map, if the budget has no room for all of them (`_of_many_maps`).
 T2. Clean part: a record stays if the map does not know its key. With masks, or if chunks count no
-    tombstones, no values are read to find tombstones; with masks and without a dirty part, no keys
-    are read.
+    tombstones, no values are read to find these; with masks and no dirty part, no keys are read.
 T3. Dirty part: exactly the records at the map's offsets stay. Objects without any are not read
-    again. Keys are kept from T1, and so are small objects, which are fetched whole, if the budget
-    has room for them beside the map; if not, all of them are dropped, and read again.
+    again; keys and small objects are kept from T1, if the budget has room for all of them.
 T4. Tombstones are left out, and so are records without a key.
-
-If there are more keys to map than the map's budget allows, the plan is done *map-full by map-full*:
-exactly, in bounded memory, and with each record delivered once, in offset order.
-
-U1. Map the plan's own records from an offset on, until the map is full (`LatestKeys`: of different
-    keys).
-U2. Read the keys of all dirty records after them: the mapped records with these are superseded.
-U3. Deliver the others, and continue after the last one mapped.
-
-So a plan with R records of its own and a map with room for C reads the keys of the dirty part at
-most R/C + 2 times.
-
-If the record with the highest order wins, instead of the last one (S56), see `ordered`.
 
 The *latest* records are the same view of a range of offsets, in which only what has masks is clean,
 and tombstones stay: applied to the state at its start they give the state now, if no tombstone was
-removed in between (`missed_deletes`, S41).
-
-*Small views* are read for several partitions at the same time, in memory: a fresh object has rows
-of all of them, and is read once for all.
-
-N1. Read all rows of all plans, object by object.
-N2. Put them in the order of partitions and offsets.
-N3. In each partition keep the last row of each key.
-
-The clean part needs no special treatment: its keys are all different, and the records that the
-dirty part supersedes come before those in N2.
+removed in between (`missed_deletes`, S41). If the record with the highest order wins, instead of
+the last one (S56), see `ordered`; views of fresh objects that partitions share are read together
+(`small_view_batches`).
 """
 
 from collections import defaultdict, deque
@@ -396,7 +372,14 @@ def _of_one_map(
 def _of_many_maps(
     store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of a plan with too many dirty keys for the map, map by map."""
+    """Yields the records of a plan with too many dirty keys for the map, map by map: exactly, each
+    once, in offset order. One with R records of its own and a map with room for C reads the keys of
+    the dirty part at most R/C + 2 times.
+
+    U1. Map the plan's own records from an offset on, until the map is full (`LatestKeys`).
+    U2. Read the keys of all dirty records after them: the mapped records with these are superseded.
+    U3. Deliver the others, and continue after the last one mapped.
+    """
     dirty = (*plan.dirty, *plan.later)
     rest = [piece for piece in (*plan.clean, *plan.dirty) if piece.rows]
     while rest:
@@ -847,7 +830,10 @@ class Tables:
 def small_view_batches(
     store: Store, plans: Sequence[TablePlan], *, columns: Sequence[str] = COLUMNS
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the views of plans for different partitions; memory holds all their rows."""
+    """Yields the views of plans for different partitions; memory holds all their rows. Each object
+    is read once for all plans; in each partition the last row of each key stays, by offset. Clean
+    parts need no other treatment: their keys are all different, and dirty rows come after them.
+    """
     assert not any(plan.later for plan in plans), "a slice needs the keys of what follows it"
     typed = plans[0].schema
     orders = (plan.order.column for plan in plans[:1] if plan.order is not None)

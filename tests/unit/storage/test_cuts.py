@@ -125,11 +125,12 @@ def test_a_cut_shows_all_logs_of_the_home(disk, logs):
         check_log(Folder(disk.clocked, name), every_version=False)
 
 
-def test_a_transaction_at_any_moment_of_a_cut(disk, logs):
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.nightly), 3])
+def test_a_transaction_at_any_moment_of_a_cut(disk, logs, every):
     """N2, N3: whenever another commits while the logs are looked at, all show it, or none does."""
     put(logs, "0")
     looking, made = FaultyStore(disk.clocked), ["0"]
-    for moment in count(1):
+    for moment in count(1, every):
         home = disk.open("home", looking)
         home.handle.reach = lambda url: Folder(looking, url.rpartition("/")[2])
 

@@ -249,9 +249,10 @@ def test_the_examples_for_users_of_kafka_run(spark, tmp_path):
 
 def test_the_examples_for_users_of_delta_run(spark, tmp_path):
     """The same."""
-    _, _, table, typed, stream, once = spark_blocks("docs/coming-from.md")
+    _, _, table, typed, merged, stream, once = spark_blocks("docs/coming-from.md")
     run_block(table, spark, tmp_path, "prices")
     found = run_block(typed, spark, tmp_path, "stock-log")
+    run_block(merged, spark, tmp_path, "stock-log", read_table=read_table)
     names = ("deliveries", "progress", "stock-now")
     run_block(stream, spark, tmp_path, *names, stock=found["stock"], read_table=read_table)
     run_block(once, spark, tmp_path, "once")

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from clog.cleaner import Cleaner
 from clog.connector.datasource import ClogDataSource
 from clog.connector.options import Location, texts_of
-from clog.storage import ManualClock, OptionError, VersionExpiredError
+from clog.storage import ManualClock, OptionError, VersionExpiredError, snapshot
 from clog.storage.errors import InvalidInputError, LogReplacedError
 from clog.storage.format.commits import Edit
 from clog.storage.log import Log
@@ -325,6 +325,27 @@ def test_versions_pass_without_changes(log):
     Cleaner(log).run_once(force=True)
     assert query.follow() == [0]
     assert query.at["changes"] == log.version
+
+
+@pytest.mark.parametrize("mode", ["none", "netChanges"])
+def test_a_version_that_a_cut_keeps_begins_changes(tmp_path, mode):
+    """Long after it would have expired, in a batch read and in a stream (S83, S84)."""
+    config = {"file.delete.delay.ms": 0, "min.cleanable.dirty.ratio": 0}
+    log = Log.create(str(tmp_path / "kept"), 1, config, key="id", like=[{"id": 1, "n": 1}])
+    put(log, k1=1, k2=1)
+    snapshot(log.url, name="kept")
+    for n in range(3):
+        put(log, k1=n, k3=n)
+        log.delete([2])
+        log.roll()
+        Cleaner(log).run_once(force=True)
+    options = {"deduplicationMode": mode, "sinceVersion": 1}
+    rows, query = table(log, 1), Query(log.url, **options)
+    applied(rows, read(log.url, **options))
+    query.rows = table(log, 1)
+    query.follow()
+    assert rows == query.rows == table(log)
+    assert rows != table(log, 1)
 
 
 def expire(log):

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from clog.storage.log import Log
     from clog.storage.objects.writer import DataObject
 
+_FINER = ("timestamp(ns)", "timestamp(ns,utc)")
+"""Kinds of values that Spark reads, but cannot give back."""
 READ_AT = "__read_at"
 """The option with the version that the statement has read."""
 
@@ -48,7 +50,14 @@ class ChangedRowsWriter(ClogWriter):
         rows = StructType(schema.fields[:-1])
         handle = opened(options.location).handle
         _check_order(handle.tip.head, handle.store.url)
-        types = types_of(handle)
+        types, schema_now = types_of(handle), handle.tip.head.log.schema
+        fine = [] if schema_now is None else [p for p, f in schema_now.walk() if f.kind in _FINER]
+        if fine:
+            raise InvalidInputError(
+                f"{fine[0]} of {handle.store.url} has nanoseconds, and Spark reads microseconds: a"
+                " changed row would lose the rest; DELETE by key, or append rows with Log.append;"
+                " nothing was written"
+            )
         whole = None if types is None else table_schema(types, None)
         if whole is None or nullable_schema(rows) != nullable_schema(whole):
             raise InvalidInputError(

@@ -146,6 +146,13 @@ def test_an_append_just_before_the_commit_is_seen(log, monkeypatch, key, is_refu
     assert {r["id"]: r["city"] for r in table(log)}[key] == "Bern"
 
 
+def test_what_spark_reads_rounded_is_not_written_back(log):
+    """Nanoseconds would be lost in each row that is changed, in whichever column."""
+    log.evolve(add={"at.t": pa.timestamp("ns")})
+    with pytest.raises(InvalidInputError, match="value.at.t of .* has nanoseconds"):
+        Statement(log)
+
+
 @pytest.mark.parametrize("columns", ["id,city", "id,at,city"])
 def test_a_row_is_changed_as_a_whole(log, columns):
     """A table that shows some columns cannot give the others back."""

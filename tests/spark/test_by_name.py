@@ -245,6 +245,21 @@ def test_rows_are_deleted_updated_and_merged(ask, url):
     assert [commit.operation for commit in log.history(2)] == ["append"] * 6 + ["delete-records"]
 
 
+def test_a_table_is_created_as_it_is_shown(ask, tmp_path):
+    """SHOW CREATE TABLE names a log that is there, and creates one like it where there is none."""
+    made, other = tmp_path / "made", tmp_path / "other"
+    create = f"""CREATE TABLE stock (sku STRING, pieces INT) USING clog OPTIONS (keyColumns 'sku')
+        LOCATION '{made}' TBLPROPERTIES ('segment.ms'='1h')""".replace("\n", " ")
+    told = ask(["USE clog.default", create, "SHOW CREATE TABLE stock"])
+    shown = " ".join(told["SHOW CREATE TABLE stock"][0][0].split())
+    same, new = (shown.replace("stock", name, 1) for name in ("same", "new"))
+    told = ask(["USE clog.default", same, new.replace(str(made), str(other))])
+    assert [*told.values()] == [[]] * 3
+    logs = [Log.open(str(url)).describe() for url in (made, other)]
+    assert [log["config"]["segment.ms"] for log in logs] == ["3600000"] * 2
+    assert [log["config"]["table.key.columns"] for log in logs] == ["sku"] * 2
+
+
 def test_what_it_refuses(ask, tmp_path, url):
     """A place without a log, no place, other formats, other columns: at once, with a clog error."""
     Log.create(url)

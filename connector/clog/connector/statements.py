@@ -109,7 +109,8 @@ def _evolution(changes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if what not in found:
             problem = problem or f"a log cannot do this: {what}"
         if problem is not None:
-            raise InvalidInputError(f"{path}: {problem}; nothing was changed")
+            where = f"{path}: " if path else ""
+            raise InvalidInputError(f"{where}{problem}; nothing was changed")
         if what in ("relax", "drop"):
             found[what].append(path)
         else:

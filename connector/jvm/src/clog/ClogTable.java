@@ -42,6 +42,7 @@ class ClogTable implements SupportsRead, SupportsWrite, SupportsDeleteV2 {
       EnumSet.of(TableCapability.BATCH_READ, TableCapability.BATCH_WRITE);
 
   private static final String DESCRIBED = "__described";
+  private static final String KEY_COLUMNS = "table.key.columns";
 
   final StructType schema;
   final Described log;
@@ -112,15 +113,21 @@ class ClogTable implements SupportsRead, SupportsWrite, SupportsDeleteV2 {
       }
       Map<String, String> all = new HashMap<>(options);
       configs.forEach((config, value) -> all.put("config." + config, value));
+      if (configs.containsKey(KEY_COLUMNS)) { // As SHOW CREATE TABLE tells it.
+        all.remove("config." + KEY_COLUMNS);
+        all.put("keyColumns", configs.get(KEY_COLUMNS));
+      }
       SparkSession.active().createDataFrame(List.<Row>of(), asked)
           .write().format("clog").options(all).mode(SaveMode.Append).save();
     }
-    if (isThere && !configs.isEmpty()) {
+    ClogTable table = new ClogTable(name, kept, Map.of());
+    if (isThere && !table.log.config().entrySet().containsAll(configs.entrySet())) {
       throw new IllegalArgumentException(
-          "the log at " + options.get("path") + " exists, and has a config; leave TBLPROPERTIES out,"
-              + " and change it with ALTER TABLE " + name + " SET TBLPROPERTIES");
+          "the log at " + options.get("path") + " exists, and has another config; leave"
+              + " TBLPROPERTIES out, and change it with ALTER TABLE " + name
+              + " SET TBLPROPERTIES");
     }
-    StructType found = new ClogTable(name, kept, Map.of()).schema;
+    StructType found = table.schema;
     if (!asked.isEmpty() && !DataTypeUtils.sameType(asked, found)) {
       throw new IllegalArgumentException(
           "the log at " + options.get("path") + " has other columns: " + found.toDDL()

@@ -149,7 +149,7 @@ def test_an_append_just_before_the_commit_is_seen(log, monkeypatch, key, is_refu
 def test_what_spark_reads_rounded_is_not_written_back(log):
     """Nanoseconds would be lost in each row that is changed, in whichever column."""
     log.evolve(add={"at.t": pa.timestamp("ns")})
-    with pytest.raises(InvalidInputError, match="value.at.t of .* has nanoseconds"):
+    with pytest.raises(InvalidInputError, match=r"value.at.t of .* has nanoseconds"):
         Statement(log)
 
 

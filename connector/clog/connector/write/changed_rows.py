@@ -49,8 +49,9 @@ class ChangedRowsWriter(ClogWriter):
     def __init__(self, options: WriteOptions, schema: StructType, read_at: int) -> None:
         rows = StructType(schema.fields[:-1])
         handle = opened(options.location).handle
-        _check_order(handle.tip.head, handle.store.url)
-        types, schema_now = types_of(handle), handle.tip.head.log.schema
+        head = handle.refresh().head
+        _check_order(head, handle.store.url)
+        types, schema_now = types_of(handle), head.log.schema
         fine = [] if schema_now is None else [p for p, f in schema_now.walk() if f.kind in _FINER]
         if fine:
             raise InvalidInputError(

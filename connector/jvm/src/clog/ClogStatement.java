@@ -145,5 +145,10 @@ final class ClogStatement {
     if (answer.name().equals("refused")) {
       throw new UnsupportedOperationException(answer.getComment().get());
     }
+    if (!answer.name().equals("done")) { // An earlier release has told its columns.
+      throw new UnsupportedOperationException(
+          "the pyspark-clog that is installed is older than this catalog, and nothing was changed;"
+              + " upgrade it to 0.3.0 or newer");
+    }
   }
 }

@@ -15,7 +15,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from clog.storage.env import dataclass
 from clog.storage.format.log_info import OWN_PREFIX, STRUCT, LogSchema
 from clog.storage.numpy_arrays import bits, to_numpy
 from clog.storage.types.columns import (
@@ -40,9 +39,10 @@ _OWN: Final = {
 _RECORDS: Final = {stored: name for name, stored in _OWN.items()}
 
 
-@dataclass(frozen=True, slots=True)
 class TableLayout(Layout):
     """The columns of the objects of a log with table columns."""
+
+    __slots__ = ()
 
     @property
     def kind(self) -> Kind:
@@ -134,9 +134,9 @@ class TableColumns(ObjectColumns):
                 self._value.append(field.with_nullable(number not in required))
         if not self._key:
             raise ValueError("it has no column of the key")
-        key = pa.field("", pa.struct(self._key)) if self._key_is_struct else self._key[0]
-        value = pa.field("", pa.struct(self._value))
-        super().__init__(pa.schema([_named(key, "key"), _named(value, "value"), *own]))
+        key = pa.struct(self._key) if self._key_is_struct else self._key[0].type
+        pair = _column("key", key), _column("value", pa.struct(self._value))
+        super().__init__(pa.schema([*pair, *own]))
 
     def path(self, leaf: str) -> str:
         return str(self._key[0].name) if leaf == "key" else self._layout.path(leaf)
@@ -190,11 +190,10 @@ def _structs(
     return pa.StructArray.from_arrays(arrays, fields=there, mask=null)
 
 
-def _named(field: pa.Field, name: str) -> pa.Field:
-    """Returns the field as key or value."""
-    nullable = name == "value"
+def _column(name: str, kind: pa.DataType) -> pa.Field:
+    """Returns the key or the value as a column of records."""
     about = {FIELD_ID: str(COLUMN_IDS[name]).encode()}
-    return field.with_name(name).with_nullable(nullable).with_metadata(about)
+    return pa.field(name, kind, name == "value", about)
 
 
 def _is_own(name: str) -> bool:

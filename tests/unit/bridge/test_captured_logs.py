@@ -284,6 +284,19 @@ def test_a_log_is_bound_to_its_table(disk):
         disk.table("a", oid=8)
 
 
+def test_a_table_may_have_columns_named_as_those_of_records(disk):
+    """Its rows are appended as records, and deleted by tombstones."""
+    columns = (Column("key", 1, INT8, -1, True, True), Column("value", 2, TEXT, -1, False, False))
+    table = replace(disk.table("settings").table, columns=columns, toasted=frozenset())
+    plan = plan_from(TYPES, columns, what=table.what, text=())
+    made = TableLog(table, plan, "named", IDENTITY, disk.settings())
+    made.begin({})
+    for position, rows in enumerate([[(1, "x"), (2, "y")], [(1, None)], [(2, "z"), (3, "new")]]):
+        put(made, rows, position)
+    rows = sorted(made.log.table().to_pylist(), key=str)
+    assert rows == [{"key": 2, "value": "z"}, {"key": 3, "value": "new"}]
+
+
 def test_columns_that_differ_in_case_alone_are_left_out_by_the_user(disk):
     """S61: a database may have them, a log has not: neither a new one nor one of a table that gets
     such a column, or whose column is renamed so. The error says which two, and how to leave one

@@ -3,8 +3,9 @@
 A row has the columns of the key, named by ``table.key.columns``, and the fields of the value. If
 the key is a struct its fields are columns, otherwise it is one column; the value is a struct. The
 names of the given or requested columns decide whether they are of rows or of records. Rows are
-tried first, so that a table may have a column ``value``. As in Spark, case does not matter in
-names (`types.names`); the log's spelling is kept.
+tried first, so that a table may have columns ``key`` and ``value``; a given ``value`` that is a
+struct, which that column cannot hold, is a record's. As in Spark, case does not matter in names
+(`types.names`); the log's spelling is kept.
 
 pyarrow is imported only where it is needed, because cold processes use this module, too.
 """

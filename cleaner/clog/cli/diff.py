@@ -11,7 +11,6 @@ from clog.cli.output import counted, print_json, print_json_line, say, stdout
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from clog.storage import Cut, Log
 
 _POINT = (
     "a version; a time, as @TIME (epoch ms or ISO 8601); or a named cut, as NAME of this log or"
@@ -50,8 +49,8 @@ def diff(
     clog diff ./orders --from 41 --to 44 --each --json
     """
     log = given.open(url)
-    since, since_ms = _asked(log, start)
-    until, until_ms = (None, None) if end is None else _asked(log, end)
+    since, since_ms = _asked(start)
+    until, until_ms = (None, None) if end is None else _asked(end)
     found = log.changes(
         since=since,
         until=until,
@@ -85,16 +84,11 @@ def diff(
             say(f"  {name} in {counted(number, 'row')}")
 
 
-def _asked(log: "Log", text: str) -> "tuple[int | Cut | None, int | None]":
-    """Returns the version, or the cut, and the time that a text names."""
+def _asked(text: str) -> tuple[int | str | None, int | None]:
+    """Returns the version, or the name of a cut, and the time that a text gives."""
     if text.startswith("@"):
         return None, parse_time_ms(text[1:])
-    if text.isdecimal():
-        return int(text), None
-    from clog.storage.cuts import cut_named
-
-    home, _, name = text.rpartition("#")
-    return cut_named(log.handle, home or log.url, name), None
+    return (int(text) if text.isdecimal() else text), None
 
 
 def _changes(found: "Iterator[pa.RecordBatch]") -> Iterator[_Change]:

@@ -539,6 +539,23 @@ def cut_named(handle: Handle, home: str, name: str) -> Cut:
     raise NotFoundError(f"{home} has no cut {name!r}; it has {own or 'none'}")
 
 
+def cut_asked(handle: Handle, text: str) -> Cut:
+    """Returns the cut that a text names: ``NAME``, of this log or of a home that keeps a version of
+    it here, or ``HOME_URL#NAME``. Opens its home.
+    """
+    home, _, name = text.rpartition("#")
+    head = handle.refresh().head
+    if not home and name not in head.cuts:
+        homes = {keep.home_url for keep in head.kept.values() if keep.name == name}
+        if len(homes) > 1:
+            raise InvalidInputError(
+                f"{handle.store.url} is in cuts {name!r} of {' and '.join(sorted(homes))}; give"
+                f" HOME_URL#{name}"
+            )
+        home = "".join(homes)
+    return cut_named(handle, home or handle.store.url, name)
+
+
 def drop_cut(home: Handle, name: str, *, force: bool = False) -> None:
     """Does N6; see `drop_snapshot`."""
     head, url = home.refresh().head, home.store.url

@@ -60,8 +60,7 @@ class Log(HasTable):
     """A keyed changelog under one root, compacted as Kafka compacts a topic.
 
     `create` or `open` one. Every call sees the newest version: it first looks for newer commits,
-    which costs one request if there are none. Threads may share a log. Processes cannot; they open
-    it by its URL instead.
+    which costs one request if there are none. Threads may share a log; processes open it by URL.
 
     >>> log = Log.create("memory://help-of-log")
     >>> log.append([{"key": "alice", "value": "1 espresso"}]).version
@@ -103,16 +102,14 @@ class Log(HasTable):
         Args:
             url: any fsspec URL, a local path, or a store.
             partitions: their number, from 1 to 10,000; it cannot be changed later.
-            config: Kafka's topic configs and clog's own; ``cleanup.policy`` is ``compact`` unless
-                it is given.
+            config: Kafka's topic configs and clog's own; ``cleanup.policy`` defaults to compact.
             storage_options: what fsspec needs: credentials, endpoints; with a store, the options it
                 was opened with, for other logs on its filesystem.
             clock: the source of times; None: the system's clock.
             schema: the Arrow types of ``key`` and ``value``, which appends are checked against and
                 reads return; also in the form of ``describe()["schema"]``; None: bytes. With
                 ``key``, the types of a table's columns.
-            key: the column or columns of the key: makes a log of rows with the plain columns of
-                ``schema`` or ``like``.
+            key: the column or columns of the key: rows have the columns of ``schema`` or ``like``.
             like: data with the columns of the new log: a pandas or Polars frame, an Arrow table or
                 schema, a list of dicts. Fields that are NOT NULL stay so; seconds are milliseconds.
             exist_ok: if there is a log already, open it unchanged.
@@ -223,8 +220,7 @@ class Log(HasTable):
         *,
         offsets: Sequence[int] | np.ndarray[Any, Any] | None = None,
     ) -> AppendResult:
-        """Appends records to their partitions in one atomic commit. Within a partition they keep
-        their order.
+        """Appends records to their partitions in one atomic commit; each keeps their order.
 
         >>> log = Log.create("memory://help-of-append", 1)
         >>> log.append([{"key": "alice", "value": "1"}, {"key": "bob", "value": "2"}]).offsets
@@ -260,8 +256,7 @@ class Log(HasTable):
                 value does not fit the schema; offsets are given although the log assigns them, or
                 missing or below its end although it takes them. Nothing is committed.
             CommitConflictError: other writers were faster each time; append again.
-            CommitStateUnknownError: the commit may have happened; with a ``producer``, repeat the
-                append.
+            CommitStateUnknownError: it may be committed; with a ``producer``, append again.
         """
         return append.append(self._handle, data, partition, producer, offsets)
 
@@ -323,7 +318,7 @@ class Log(HasTable):
     def table(
         self,
         partition: int | None = None,
-        at: "int | Cut | None" = None,
+        at: "int | str | Cut | None" = None,
         *,
         at_time_ms: int | None = None,
         filter: pc.Expression | list[Any] | None = None,  # noqa: A002
@@ -341,7 +336,8 @@ class Log(HasTable):
 
         Args:
             partition: one, or None for all.
-            at: the version, or a named cut (`snapshot`) that includes this log; None: the newest.
+            at: the version, or a named cut (`snapshot`) that includes this log, also by its name,
+                ``month-end`` or ``HOME_URL#month-end``; None: the newest.
             at_time_ms: instead of ``at``: the newest version committed by then, in ms since 1970.
             filter: which rows: an expression of ``pyarrow.compute`` over the table's columns, or a
                 list of tuples, as ``pyarrow.parquet`` takes. It applies to rows as they are at the
@@ -354,7 +350,7 @@ class Log(HasTable):
             InvalidInputError: a partition or a column does not exist, or the filter is invalid.
         """
         handle = self._handle
-        tip = handle.refresh()
+        tip, at = handle.refresh(), self._asked(at)
         manifest = handle.manifest_asked(tip, at, at_time_ms, "at")
         again = at if hasattr(at, "logs") else manifest.version
         parts = scan.partitions_named(tip.head, partition, url=handle.store.url)
@@ -389,8 +385,8 @@ class Log(HasTable):
     def changes(
         self,
         *start: object,
-        since: "int | Cut | None" = None,
-        until: "int | Cut | None" = None,
+        since: "int | str | Cut | None" = None,
+        until: "int | str | Cut | None" = None,
         since_time_ms: int | None = None,
         until_time_ms: int | None = None,
         mode: Literal["net", "each"] = "net",
@@ -406,7 +402,7 @@ class Log(HasTable):
 
         Args:
             *start: not taken: offsets belong to `latest`.
-            since: a version, or a named cut (`snapshot`) that includes this log.
+            since: a version, or a named cut (`snapshot`), as `table` takes them.
             until: the same, with its own changes; None: the newest.
             since_time_ms: instead of ``since``: the newest version committed by then.
             until_time_ms: instead of ``until``: the same.
@@ -416,7 +412,7 @@ class Log(HasTable):
             VersionExpiredError: a version can no longer be read; the message says what keeps one.
             InvalidInputError: ``since`` is missing, or after ``until``; the mode is unknown.
         """
-        asked = (since, since_time_ms), (until, until_time_ms)
+        asked = (self._asked(since), since_time_ms), (self._asked(until), until_time_ms)
         from clog.storage.read.changes import changes
 
         return changes(self._handle, self._part(Tables).indexes, *asked, mode=mode, offsets=start)
@@ -550,8 +546,7 @@ class Log(HasTable):
             timeout_ms: how long it may take at most, from 1 to 86400000.
             visible: whether its records get offsets immediately, for readers with
                 ``read_uncommitted``; it can then append to this log only.
-            sequence: numbers the work; the number committed last is not committed again
-                (`is_open`).
+            sequence: numbers the work; the last one is not committed again (`is_open`).
 
         Raises:
             InvalidInputError: an argument is out of range, or the sequence went back.
@@ -571,8 +566,7 @@ class Log(HasTable):
 
     def abort_transaction(self, id: str, *, force: bool = False) -> "list[TransactionInfo]":
         """Ends the undecided transactions of an id without waiting for their timeout, and returns
-        them. Those that their home has committed stay committed. A holder that is still alive fails
-        when it commits.
+        them. Those that their home has committed stay so. A holder that is alive fails to commit.
 
         >>> log = Log.create("memory://help-of-abort-transaction", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -704,9 +698,9 @@ class Log(HasTable):
 
         Args:
             keys: as `Table.get` takes them; up to 100,000.
-            notify: append a tombstone for each key to inform followers of the log; the tombstones
-                are removed ``delete.retention.ms`` later. Without them, the erasure ends that much
-                sooner, and state tables that had read the records are rebuilt.
+            notify: append a tombstone for each key, which tells followers, and is removed
+                ``delete.retention.ms`` later. Without, the erasure ends that much sooner, and state
+                tables that had read the records are rebuilt.
 
         Raises:
             InvalidInputError: there are no keys, too many, or keys that the log cannot have;
@@ -715,8 +709,7 @@ class Log(HasTable):
         return erase(self._handle, keys, notify=notify)
 
     def erasures(self) -> list[Erasure]:
-        """Returns the pending erasures, with what each waits for, and the completed ones, with
-        their receipts; oldest first.
+        """Returns the pending erasures, with what they wait for, and receipts; oldest first.
 
         >>> log = Log.create("memory://help-of-erasures", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -748,8 +741,7 @@ class Log(HasTable):
         rename: Mapping[str, str] = {},
         drop: Iterable[str] = (),
     ) -> pa.Schema:
-        """Changes the schema of a typed log and returns it. All records are read with it from then
-        on.
+        """Changes the schema of a typed log, with which all records are read then; returns it.
 
         >>> log = Log.create("memory://help-of-evolve", key="id", like=[{"id": 1, "n": 2}])
         >>> log.evolve(add={"note": pa.string()}, rename={"n": "count"}).field("value").type
@@ -892,6 +884,14 @@ class Log(HasTable):
         from clog.storage.transactions.transaction import Holders
 
         return self._part(Holders)
+
+    def _asked(self, at: Any) -> Any:
+        """Returns a version, or a cut, also one that a text names."""
+        if isinstance(at, str):
+            from clog.storage.cuts import cut_asked
+
+            at = cut_asked(self._handle, at)
+        return at
 
     def _part(self, make: Callable[[Handle], _T]) -> _T:
         """Returns what this makes of the handle: the same each time, for all threads."""

@@ -20,6 +20,7 @@ from clog.storage import (
     StoreUnavailableError,
     VersionExpiredError,
     cuts,
+    drop_snapshot,
     snapshot,
 )
 from clog.storage.cuts import (
@@ -180,6 +181,35 @@ def test_a_name_is_taken_once(disk, logs):
     assert disk.cut("month-end") != cut
     with pytest.raises(NotFoundError, match="has no cut 'other'; it has month-end"):
         drop_cut(disk.open("home").handle, "other")
+
+
+def test_a_cut_is_read_by_its_name(tmp_path):
+    """In each of its logs, also with its home's URL, which says which one if there are two."""
+    orders, stock = (
+        Log.create(str(tmp_path / name), key="id", like=[{"id": 1, "n": 1}])
+        for name in ("orders", "stock")
+    )
+    with orders.transaction("shop") as t:
+        t.append([{"id": 1, "n": 1}])
+        t.append([{"id": 1, "n": 1}], log=stock)
+    snapshot(orders.url, name="month-end")
+    for log in (orders, stock):
+        log.append([{"id": 1, "n": 2}])
+        for name in ("month-end", f"{orders.url}#month-end"):
+            assert log.table(at=name).to_pylist() == [{"id": 1, "n": 1}]
+            changed = log.changes(since=name).to_pylist()
+            assert [row["n"] for row in changed] == [1, 2]
+            assert not log.changes(since=name, until=name).to_pylist()
+    with pytest.raises(NotFoundError, match="has no cut 'other'; it has month-end"):
+        orders.table(at="other")
+    with stock.transaction("shop") as t:
+        t.append([{"id": 2, "n": 5}])
+        t.append([{"id": 2, "n": 5}], log=orders)
+    for name in ("year", "month-end"):
+        snapshot(stock.url, name=name)
+    assert stock.table(at="month-end").to_pylist() != [{"id": 1, "n": 1}]  # its own comes first
+    drop_snapshot(stock.url, "month-end")
+    assert len(orders.table(at="year").to_pylist()) == 2
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "x" * 129, "ä", 5])

@@ -1,7 +1,8 @@
 """Statements of a session that has the catalog, one line of JSON each: rows, or what was refused.
 
 `python by_name.py JAR WAREHOUSE NAME < statements`, the catalog being of that name. A statement
-`STREAM TABLE {options}` is what a stream of the table's changes tells until it has all.
+`STREAM TABLE {options}` is what a stream of the table's changes tells until it has all; the
+function `appended(URL, ROW)` appends a row in JSON, as another writer may in the middle of it.
 """
 
 import json
@@ -20,6 +21,14 @@ def streamed(spark: SparkSession, name: str, options: str) -> DataFrame:
     return spark.table("told")
 
 
+def appended(url: str, row: str) -> str:
+    """Appends a row, and returns the log's URL."""
+    from clog.storage import Log
+
+    Log.open(url).append([json.loads(row)])
+    return url
+
+
 def main() -> None:
     jar, warehouse, name = sys.argv[1:]
     spark = (
@@ -30,6 +39,7 @@ def main() -> None:
         .config(f"spark.sql.catalog.{name}", "clog.ClogCatalog")
         .getOrCreate()
     )
+    spark.udf.register("appended", appended)
     for statement in sys.stdin:
         try:
             is_stream = statement.startswith("STREAM ")

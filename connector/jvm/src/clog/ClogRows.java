@@ -6,6 +6,9 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.function.Supplier;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
@@ -45,6 +48,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * appended together, by the Python sink, unless a key was written by others since.
  */
 final class ClogRows extends ClogTable implements SupportsRowLevelOperations {
+  private static final Pattern REFUSED = Pattern.compile("\\bclog\\.[\\w.]+Error: (.*)");
+
   ClogRows(ClogTable table) {
     super(table);
   }
@@ -111,7 +116,7 @@ final class ClogRows extends ClogTable implements SupportsRowLevelOperations {
       DeltaWrite write = new DeltaWrite() {
         @Override
         public DeltaBatchWrite toBatch() {
-          return new Batch(appended(info), schema, log.key(), command);
+          return new Batch(said(() -> appended(info)), schema, log.key(), command);
         }
 
         @Override
@@ -133,6 +138,19 @@ final class ClogRows extends ClogTable implements SupportsRowLevelOperations {
       given.put("__read_at", Long.toString(log.version()));
       return ClogRows.this.newWriteBuilder(
           new Write(info.queryId(), told(schema), writeOptions(given))).build().toBatch();
+    }
+  }
+
+  /** Does something in Python; what is refused there is told without the traceback around it. */
+  private static <T> T said(Supplier<T> work) {
+    try {
+      return work.get();
+    } catch (Exception e) { // Scala declares none that it throws
+      Matcher refused = REFUSED.matcher(String.valueOf(e.getMessage()));
+      if (!refused.find()) {
+        throw e;
+      }
+      throw new UnsupportedOperationException(refused.group(1), e);
     }
   }
 
@@ -176,7 +194,10 @@ final class ClogRows extends ClogTable implements SupportsRowLevelOperations {
             command + " cannot change the key of a row, as another row may have the new one;"
                 + " DELETE the row and INSERT it with its new key; nothing was written");
       }
-      python.commit(each(messages));
+      said(() -> {
+        python.commit(each(messages));
+        return null;
+      });
     }
 
     @Override

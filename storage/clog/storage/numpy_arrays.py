@@ -8,8 +8,10 @@ the code of these processes passes buffers instead: no copy, no pandas.
 On the way back the caller deals with nulls: the slot of a null has any number; fill it first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from importlib import import_module
+from itertools import pairwise
 from threading import Thread
 from typing import Any, Final
 
@@ -135,6 +137,51 @@ def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
     """Returns NumPy's type of the numbers as which a type of numbers or times is stored."""
     is_unsigned, is_float = pa.types.is_unsigned_integer(kind), pa.types.is_floating(kind)
     return np.dtype(f"{'u' if is_unsigned else 'f' if is_float else 'i'}{kind.bit_width // 8}")
+
+
+@lru_cache(maxsize=32)
+def repeated(number: int, rows: int, kind: pa.DataType) -> pa.Array:
+    """Returns a column of one number; batches of a read share it."""
+    return to_arrow(np.full(rows, number, dtype_of(kind)), kind)
+
+
+@lru_cache(maxsize=32)
+def nulls(rows: int, kind: pa.DataType) -> pa.Array:
+    """Returns a column of nulls; batches of a read share it."""
+    return pa.nulls(rows, kind)
+
+
+_RUN_ROWS: Final = 1024
+
+
+def picked(batch: pa.RecordBatch, places: Offsets) -> Iterator[pa.RecordBatch]:
+    """Yields the rows at these ascending places; as runs, without a copy, if few are missing."""
+    missing = batch.num_rows - len(places)
+    if not missing:
+        yield batch
+    elif len(places) and missing * _RUN_ROWS <= batch.num_rows:
+        for first, end in _runs(places):
+            yield batch.slice(first, end - first)
+    elif len(places):
+        at = to_arrow(places)
+        rows = [
+            column.slice(0, len(at)) if column.null_count == len(column) else column.take(at)
+            for column in batch.columns
+        ]
+        yield pa.RecordBatch.from_arrays(rows, schema=batch.schema)
+
+
+def _runs(places: Offsets) -> Iterator[tuple[int, int]]:
+    """Yields the half-open ranges of places that follow one another, of which there are few."""
+    edges = [*range(0, len(places), _RUN_ROWS), len(places) - 1]
+    first = int(places[0])
+    for (low, high), rows in zip(pairwise(edges), np.diff(places[edges]).tolist(), strict=True):
+        if rows == high - low:
+            continue
+        for at in np.flatnonzero(np.diff(places[low : high + 1]) != 1).tolist():
+            yield first, int(places[low + at]) + 1
+            first = int(places[low + at + 1])
+    yield first, int(places[-1]) + 1
 
 
 def scalar(number: int, kind: pa.DataType) -> pa.Scalar:

@@ -66,3 +66,23 @@ def test_more_bytes_than_a_column_holds(monkeypatch):
     assert len(numpy_arrays.of_bytes([b"abc", b"de"])) == 2
     with pytest.raises(InvalidInputError, match="6 bytes of keys or values are more"):
         numpy_arrays.of_bytes([b"abc", b"def"])
+
+
+@pytest.mark.parametrize("rows", [1, 1_024, 1_025, 10_000])
+def test_rows_are_picked(rows):
+    """Those at the places, in order; if few are missing, no value is copied."""
+    random = np.random.default_rng(rows)
+    batch = pa.record_batch({"n": np.arange(rows), "value": [b"%d" % i for i in range(rows)]})
+    bytes_at = batch.column("value").buffers()[2].address
+    for missing in {0, 1, 2, rows // 1_024, rows // 1_024 + 1, rows // 2, rows}:
+        gone = random.choice(rows, min(missing, rows), replace=False)
+        for lost in (gone, np.arange(len(gone)), rows - 1 - np.arange(len(gone))):
+            places = np.setdiff1d(np.arange(rows), lost)
+            found = list(numpy_arrays.picked(batch, places))
+            table = pa.Table.from_batches(found, batch.schema)
+            assert table.column("n").to_pylist() == places.tolist()
+            assert table.column("value").to_pylist() == [b"%d" % i for i in places]
+            assert all(part.num_rows for part in found)
+            if missing * 1_024 <= rows:
+                where = {part.column("value").buffers()[2].address for part in found}
+                assert where <= {bytes_at}

@@ -612,6 +612,7 @@ INNER = {
     "AppendQueue": "of a `Handle`, which appends through it",
     "WriterPages": "of a `Handle`, whose appends and transactions ask it",
     "KeyIndexCache": "of a `Log`, whose tables read through it",
+    "ConcurrentStore": "of one read of a table, whose threads decode through it",
     "Kept": "of one read of a table, whose threads fetch through it",
     "Follower": "of a `StateTable` and a `StateStore`",
     "Cache": "of a `Follower`",

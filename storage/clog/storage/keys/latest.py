@@ -14,7 +14,8 @@ L2. Of neighbours with the same 128 bits one wins; those with different upper bi
     Where other keys with the same upper bits are in between, all bits are.
 L3. The numbers of the winners are kept, sorted, as the index. A *directory* of about as many
     entries as keys says where those with the same uppermost bits begin; from there on their rows
-    are compared one by one, always by all 128 bits.
+    are compared one by one, always by all 128 bits. For few keys a *sieve* of at least 64 entries a
+    key says which uppermost bits occur: of others nothing is compared.
 L4. If the room is full, superseded rows leave it; if over 3/4 are left, it counts as full.
 
 Once settled, threads may query it together.
@@ -30,7 +31,7 @@ from clog.storage.keys.hashing import fingerprints_of
 from clog.storage.numpy_arrays import Hashes, Mask, Offsets
 
 ROW_BYTES: Final = 40
-"""The most memory for a row, apart from what is returned."""
+"""The most memory for a row, apart from what is returned, and from a sieve of at most 2 MiB."""
 RANKED_ROW_BYTES: Final = 48
 """The same of a ranked map."""
 ROWS_MAX: Final = (1 << 32) - 1
@@ -41,9 +42,12 @@ Ranks = NDArray[np.uint64]
 _WHOLE = np.dtype("V16")
 _PART_ROWS: Final = 1 << 16
 """So many rows fit the processor's cache."""
+_SIEVED_KEYS: Final = 1 << 14
+_SIEVE_ENTRIES: Final = 64
 _COUNTS: Final = np.uint64(1 << 63)
 _ORDER: Final = np.uint64((1 << 63) - 1)
 _NONE: Final = np.empty(0, np.uint64)
+_NO_ROWS: Final = np.empty(0, np.uint32)
 
 
 class LatestKeys:
@@ -58,11 +62,13 @@ class LatestKeys:
         "_directory",
         "_index",
         "_left_ties",
+        "_lost",
         "_mask",
         "_offsets",
         "_ranks",
         "_rows",
         "_settled",
+        "_sieve",
         "_ties",
         "_words",
         "latest_offset",
@@ -88,8 +94,9 @@ class LatestKeys:
     def clear(self) -> None:
         """Forgets everything; the memory is kept."""
         self._rows = self._settled = self._ties = self._left_ties = 0
-        self._index = _NONE
+        self._index, self._lost = _NONE, _NO_ROWS
         self._directory: NDArray[np.uint32] | None = None
+        self._sieve: Mask | None = None
         self.latest_offset = -1
 
     def put(self, words: Hashes, offsets: Offsets, ranks: Ranks = _NONE) -> int:
@@ -206,8 +213,9 @@ class LatestKeys:
         """Does L1 to L3; nothing if no row was added since the last time."""
         if self._settled == self._rows:
             return
-        self._index, self._directory, self._ties = _NONE, None, 0
+        self._index, self._directory, self._sieve, self._ties = _NONE, None, None, 0
         index, mask, kept, start = self._numbers(), self._mask, 0, 0
+        lost: list[NDArray[np.uint32]] = []
         while start < len(index):
             # Parts that do not end between rows of one key.
             edge = index[min(start + _PART_ROWS, len(index)) - 1]
@@ -215,10 +223,13 @@ class LatestKeys:
             part = index[start:end]
             tied = (part[1:] ^ part[:-1]) <= mask
             if tied.any():
-                part = part.compress(self._wins(part, tied))
+                wins = self._wins(part, tied)
+                lost.append((part.compress(~wins) & mask).astype(np.uint32))
+                part = part.compress(wins)
             index[kept : kept + len(part)] = part
             kept, start = kept + len(part), end
         self._index, self._settled = index[:kept], self._rows
+        self._lost = np.concatenate(lost) if lost else _NO_ROWS
 
     def _numbers(self) -> _Words:
         """Returns the rows as sorted numbers: index in the mask's bits, the key's bits above it."""
@@ -264,9 +275,8 @@ class LatestKeys:
     def _is_last(self) -> Mask:
         """Returns whether each row wins."""
         self._settle()
-        last = np.zeros(self._rows, np.bool_)
-        for start in range(0, len(self._index), _PART_ROWS):
-            last[(self._index[start : start + _PART_ROWS] & self._mask).view(np.int64)] = True
+        last = np.ones(self._rows, np.bool_)
+        last[self._lost] = False
         return last
 
     def _close_up(self) -> None:
@@ -291,8 +301,20 @@ class LatestKeys:
         if len(self._index):
             for start in range(0, len(words), _PART_ROWS):
                 part = slice(start, start + _PART_ROWS)
-                rows[part], known[part] = self._look_up(words[part])
+                if len(self._index) > _SIEVED_KEYS:
+                    rows[part], known[part] = self._look_up(words[part])
+                elif len(some := self._sifted(words[part])):
+                    some += start
+                    rows[some], known[some] = self._look_up(_take(words, some))
         return rows, known
+
+    def _sifted(self, words: Hashes) -> _Numbers:
+        """Returns which of the keys may be known."""
+        if self._sieve is None:
+            sieve = np.zeros(_SIEVE_ENTRIES << len(self._index).bit_length(), np.bool_)
+            sieve[_bucket(self._index, len(sieve))] = True
+            self._sieve = sieve  # Complete, as threads may query together.
+        return np.flatnonzero(self._sieve.take(_bucket(words[:, 0], len(self._sieve))))
 
     def _look_up(self, words: Hashes) -> tuple[_Numbers, Mask]:
         """Does the work of `_find` for a part of the keys."""

@@ -67,7 +67,14 @@ from clog.storage.keys.key_index import (
     Mask,
     index_hashes,
 )
-from clog.storage.numpy_arrays import Offsets, null, scalar, to_arrow, to_numpy
+from clog.storage.numpy_arrays import (
+    Offsets,
+    null,
+    picked,
+    repeated,
+    to_arrow,
+    to_numpy,
+)
 from clog.storage.objects.orders import Ordering
 from clog.storage.objects.reader import (
     BATCH_ROWS,
@@ -385,9 +392,7 @@ def open_run(
     def decoded() -> Iterator[pa.RecordBatch]:
         schema = read_schema(run[0].schema, tuple(columns))
         for i, at, batch in batches(BATCH_ROWS):
-            made = _records(run[i], batch, at, schema, dead[i])
-            if made.num_rows:
-                yield made
+            yield from _records(run[i], batch, at, schema, dead[i])
 
     return decoded()
 
@@ -440,7 +445,8 @@ def runs_of(pieces: Sequence[ReadPiece]) -> Iterator[list[ReadPiece]]:
 
 def _records(
     piece: ReadPiece, batch: pa.RecordBatch, at: int, schema: pa.Schema, dead: Rows | None
-) -> pa.RecordBatch:
+) -> Iterator[pa.RecordBatch]:
+    """Yields the piece's rows among those from its row ``at`` on, with the columns of a read."""
     rows, stored = batch.num_rows, None
     if not piece.object.dense:
         stored = to_numpy(batch.column("offset"))
@@ -453,21 +459,20 @@ def _records(
         return np.arange(piece.base + at, piece.base + at + rows, dtype=np.int64)
 
     made: Mapping[str, Any] = {
-        "partition": lambda: to_arrow(np.full(rows, piece.partition, np.int32)),
+        "partition": lambda: repeated(piece.partition, rows, pa.int32()),
         "offset": lambda: to_arrow(offsets()),
         "timestamp": lambda: _timestamps(piece, batch),
         DELETE_HORIZON: lambda: _horizons(piece, batch, offsets()),
     }
     arrays = [made[name]() if name in made else batch.column(name) for name in schema.names]
     out = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    live = None if dead is None else ~dead[at : at + rows]
-    if live is not None:
-        out = out.filter(to_arrow(live))
-    if stored is None or out.num_rows == 0:
-        return out  # The piece is already cut to its rows.
-    left = stored if live is None else stored[live]
-    low, high = np.searchsorted(left, [piece.start, piece.end])
-    return out.slice(int(low), int(high - low))
+    low, high = 0, rows
+    if stored is not None:  # Pieces of dense objects are already cut to their rows.
+        low, high = np.searchsorted(stored, [piece.start, piece.end]).tolist()
+    if dead is None:
+        yield from (out.slice(low, high - low),) if low < high else ()
+    else:
+        yield from picked(out, low + np.flatnonzero(~dead[at + low : at + high]))
 
 
 def read_records(
@@ -522,8 +527,7 @@ def records(
 def _timestamps(piece: ReadPiece, batch: pa.RecordBatch) -> pa.Array:
     if piece.append_time_ms == NONE:
         return batch.column("timestamp")
-    time = scalar(piece.append_time_ms * 1000, pa.timestamp("us", "UTC"))
-    return pa.repeat(time, batch.num_rows)
+    return repeated(piece.append_time_ms * 1000, batch.num_rows, pa.timestamp("us", "UTC"))
 
 
 def _horizons(piece: ReadPiece, batch: pa.RecordBatch, offsets: np.ndarray[Any, Any]) -> pa.Array:

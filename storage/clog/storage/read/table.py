@@ -28,7 +28,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter, is_
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +45,7 @@ from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest
 from clog.storage.keys.hashing import Fingerprints, fingerprints_of
 from clog.storage.keys.latest import ROW_BYTES, LatestKeys, last_rows
-from clog.storage.numpy_arrays import Offsets, to_arrow, to_numpy
+from clog.storage.numpy_arrays import Offsets, picked, to_arrow, to_numpy
 from clog.storage.objects.orders import Ordering
 from clog.storage.objects.reader import WHOLE_BYTES
 from clog.storage.read.filters import Pruned, RowFilter, lazy_frame
@@ -411,7 +411,7 @@ def _unknown(
                 yield rows
                 continue
             known = latest.knows(fingerprints_of(rows.column("key"), seed=plan.seed))
-            yield from _rows_of(rows, np.flatnonzero(~known))
+            yield from picked(rows, np.flatnonzero(~known))
 
 
 def rows_at(
@@ -432,7 +432,8 @@ def rows_at(
     for batch in _batches_at(store, plan, read, columns, kept):
         offsets = to_numpy(batch.column("offset"))
         first, end = np.searchsorted(last, [offsets[0], offsets[-1] + 1])
-        for rows in _rows_of(batch, _places_of(offsets, last[first:end])):
+        is_whole = end - first == len(offsets)
+        for rows in (batch,) if is_whole else picked(batch, _places_of(offsets, last[first:end])):
             yield rows if plan.tombstones else _without_tombstones(rows)
 
 
@@ -477,31 +478,6 @@ def _places_of(offsets: Offsets, wanted: Offsets) -> Offsets:
     """Returns the places of the wanted offsets, all of which exist, in the ascending offsets."""
     without_gap = offsets[-1] - offsets[0] + 1 == len(offsets)
     return wanted - offsets[0] if without_gap else np.searchsorted(offsets, wanted)
-
-
-_RUN_ROWS: Final = 1024
-
-
-def _rows_of(batch: pa.RecordBatch, places: Offsets) -> Iterator[pa.RecordBatch]:
-    """Yields the rows at these ascending places; as runs, without a copy, if few are missing."""
-    missing = batch.num_rows - len(places)
-    if not missing:
-        yield batch
-    elif len(places) and missing * _RUN_ROWS <= batch.num_rows:
-        breaks = np.flatnonzero(np.diff(places) != 1)
-        firsts, lasts = (
-            np.append(places[0], places[breaks + 1]),
-            np.append(places[breaks], places[-1]),
-        )
-        for first, rows in zip(firsts.tolist(), (lasts - firsts + 1).tolist(), strict=True):
-            yield batch.slice(first, rows)
-    elif len(places):
-        at = to_arrow(places)
-        rows = [
-            column.slice(0, len(at)) if column.null_count == len(column) else column.take(at)
-            for column in batch.columns
-        ]
-        yield pa.RecordBatch.from_arrays(rows, schema=batch.schema)
 
 
 def present(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
@@ -674,8 +650,8 @@ class Table(Frame):
         return self._batches(self._indexes, columns)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Returns all rows, with all ``columns`` or these, in memory. If objects are large, threads
-        read and decode the next ones.
+        """Returns all rows, with all ``columns`` or these, in memory. If objects are large, a
+        thread decodes beside the caller.
         """
         pieces = (p for plan in self._plans for p in (*plan.clean, *plan.dirty))
         is_large = any(piece.object.size_bytes > WHOLE_BYTES for piece in pieces)

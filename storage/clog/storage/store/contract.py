@@ -614,8 +614,30 @@ class Within(WrappingStore):
         return (replace(f, path=f.path.removeprefix(self._prefix)) for f in found)
 
 
-class ConcurrentStore(WrappingStore):
-    """Any store, for callers that need all results: each call is under way once begun."""
+class Decoding(partial[_T]):
+    """A call that works on what was fetched, and makes no request."""
+
+
+class ConcurrentStore(WrappingStore, Shared):
+    """Any store, for callers that need all results: a thread decodes beside them. It fetches
+    nothing, and is one: each has memory of its own, which is given page by page.
+    """
+
+    def __init__(self, inner: Store) -> None:
+        WrappingStore.__init__(self, inner)
+        Shared.__init__(self)
+        self._is_busy = False
 
     def begin(self, call: Callable[[], Any]) -> Callable[[], Any]:
-        return begin_in_thread(call)
+        with self._lock:
+            if self._is_busy or not isinstance(call, Decoding):
+                return self.inner.begin(call)
+            self._is_busy = True
+        return begin_in_thread(partial(self._run, call))
+
+    def _run(self, call: Callable[[], _T]) -> _T:
+        try:
+            return call()
+        finally:
+            with self._lock:
+                self._is_busy = False

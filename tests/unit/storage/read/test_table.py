@@ -18,9 +18,9 @@ from clog.storage import (
 from clog.storage.commit.versions import version_at_time
 from clog.storage.format.commits import Edit
 from clog.storage.keys.latest import ROW_BYTES
+from clog.storage.objects import reader
 from clog.storage.read.scan import READ_SCHEMA, stored_columns
 from clog.storage.read.table import plan_table, table_batches
-from clog.storage.store.contract import WrappingStore
 from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 from clog_testing.model import rows_in
@@ -322,22 +322,6 @@ def test_rows_are_counted_without_reading_them(make_log, store):
     assert log.table().to_arrow(columns=["partition"]).num_rows == 49
 
 
-class WatchedStore(WrappingStore):
-    """Records by which threads objects are read."""
-
-    def __init__(self, inner):
-        super().__init__(inner)
-        self.threads = set()
-
-    def get(self, path, start=None, end=None):
-        self.threads.add(current_thread())
-        return self.inner.get(path, start, end)
-
-    def get_ranges(self, path, ranges):
-        self.threads.add(current_thread())
-        return self.inner.get_ranges(path, ranges)
-
-
 def large(log, rows, first=0, value_bytes=40):
     """Appends an object of several row groups."""
     keys = [b"%08d" % i for i in range(first, first + rows)]
@@ -367,26 +351,31 @@ def test_no_values_are_read_for_tombstones_where_there_are_none(make_log, store)
     assert len(log.table()) == 9_999
 
 
-def test_all_rows_of_large_objects_are_read_by_threads(make_log, store):
-    """Collecting all rows in memory gives those that come one by one, in order: for large objects
-    threads read and decode the next ones meanwhile; for small ones no thread is started.
+def test_a_thread_decodes_large_objects_that_are_wanted_whole(make_log, monkeypatch):
+    """Collecting all rows in memory gives those that come one by one, in order: of large objects a
+    thread decodes row groups beside the caller; for small ones no thread is started.
     """
-    watched = WatchedStore(store)
-    log = make_log(partitions=1, on=watched)
+    threads, decode = set(), reader._Source.decode
+
+    def watched(*arguments):
+        threads.add(current_thread())
+        return decode(*arguments)
+
+    monkeypatch.setattr(reader._Source, "decode", watched)
+    log = make_log(partitions=1)
     for i in range(20):
         put(log, **{f"k{j}": str(i) for j in range(10)})
-    watched.threads.clear()
     assert log.table().to_arrow().num_rows == 10
-    assert watched.threads == {main_thread()}
+    assert threads == {main_thread()}
     for _ in range(2):
         large(log, 70_000)
     large(log, 70_000, 60_000)
     table = log.table()
     expected = pa.Table.from_batches(table.to_batches(), table.schema)
     assert expected.num_rows == 10 + 130_000
-    watched.threads.clear()
+    assert threads == {main_thread()}
     assert table.to_arrow().equals(expected)
-    assert main_thread() not in watched.threads
+    assert threads > {main_thread()}
 
 
 def test_damage_that_a_thread_finds(make_log):

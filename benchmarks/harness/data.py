@@ -40,6 +40,11 @@ def values(random: np.random.Generator, rows: int, record_bytes: int) -> pa.Arra
     return _fixed(np.hstack([noise, words[random.integers(0, WORDS, rows)]]))
 
 
+def noise(random: np.random.Generator, rows: int, width: int) -> pa.Array:
+    """Values that do not compress."""
+    return _fixed(random.integers(0, 256, (rows, width), np.uint8))
+
+
 def batches(rows: int, key_count: int, record_bytes: int, *, seed: int = 1) -> Iterator[pa.Table]:
     """Rows in tables of `BATCH`; keys at random, or each once where there are as many as rows."""
     random = np.random.default_rng(seed)

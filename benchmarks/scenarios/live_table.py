@@ -8,6 +8,10 @@ The log gets a million records, each key once, in 8 appends, then 50 appends of 
 All read into one Arrow table and may use both cores. *No masks* is the same log before its cleaner
 has run: all keys are compared. The publication is that of 1,000 changed keys, with masks, as a
 round of the cleaner makes it.
+
+*Noise*: values of 100 random bytes do not compress, so that decoding them covers nothing else. Two
+million keys of 16 bytes come in 8 appends, then 20 of them in each of 10 upserts; delta-rs reads
+the rows of these appends from a table of 8 files. *Cleaned* is the log after a forced round.
 """
 
 from pathlib import Path
@@ -26,11 +30,12 @@ TITLE = "The live table, from Python"
 ENVIRONMENT = "tables"
 ENGINE = "Python"
 SIZES = {
-    "smallest": {"keys": 2_000, "upserts": 3, "changed": 20, "rounds": 1},
-    "quick": {"keys": 200_000, "upserts": 10, "changed": 1_000, "rounds": 3},
-    "full": {"keys": 1_000_000, "upserts": 50, "changed": 1_000, "rounds": 7},
+    "smallest": {"keys": 2_000, "noise": 2_000, "upserts": 3, "changed": 20, "rounds": 1},
+    "quick": {"keys": 200_000, "noise": 400_000, "upserts": 10, "changed": 1_000, "rounds": 3},
+    "full": {"keys": 1_000_000, "noise": 2_000_000, "upserts": 50, "changed": 1_000, "rounds": 7},
 }
 RECORD_BYTES, APPENDS = 100, 8
+NOISE_BYTES, NOISE_UPSERTS, NOISE_CHANGED = 100, 10, 20
 
 
 def run(size: dict[str, int], folder: Path, result: Result) -> None:
@@ -61,6 +66,44 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
     result.compare(f"CPU of {what}", "ms", cpu, rounds=size["rounds"], lower=True)
     _upserts(bare, masked, result, size["rounds"])
     _publications(masked, result, size["rounds"])
+    _noise(folder / "noise", size["noise"], result, size["rounds"])
+
+
+def _noise(folder: Path, keys: int, result: Result, rounds: int) -> None:
+    """Reads of a table whose values do not compress."""
+    from deltalake import WriterProperties, write_deltalake
+
+    random = np.random.default_rng(1)
+
+    def rows(ids: np.ndarray) -> pa.Table:
+        return pa.table({"key": data.keys(ids), "value": data.noise(random, len(ids), NOISE_BYTES)})
+
+    delta, zstd = folder / "delta", WriterProperties(compression="ZSTD")
+    options, config = {"fsync": False}, {"min.cleanable.dirty.ratio": 0}
+    names = ("bare", "clean")
+    logs = [Log.create(str(folder / n), 1, config=config, storage_options=options) for n in names]
+    for ids in np.array_split(np.arange(keys), APPENDS):
+        appended = rows(ids)
+        write_deltalake(str(delta), appended, mode="append", writer_properties=zstd)
+        for log in logs:
+            log.append(appended)
+    for _ in range(NOISE_UPSERTS):
+        changed = rows(random.choice(keys, NOISE_CHANGED, replace=False))
+        for log in logs:
+            log.append(changed)
+    logs[1].roll()
+    assert Cleaner(logs[1]).run_once(force=True)
+    columns = ["key", "value"]
+    readers = {
+        "clog": lambda: Log.open(str(folder / "bare")).table().to_arrow(columns=columns),
+        "clog, cleaned": lambda: Log.open(str(folder / "clean")).table().to_arrow(columns=columns),
+        "delta-rs, 8 files": lambda: _delta_rs(delta),
+    }
+    for who, read in readers.items():
+        assert read().num_rows == keys, who
+    cpu = {who: cpu_ms(read) for who, read in readers.items()}
+    what = "CPU of table read, noise"
+    result.compare(what, "ms", cpu, rounds=rounds, lower=True)
 
 
 class _Filled:

@@ -11,7 +11,6 @@ On the way back the caller deals with nulls: the slot of a null has any number; 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib import import_module
-from itertools import pairwise
 from threading import Thread
 from typing import Any, Final
 
@@ -151,37 +150,28 @@ def nulls(rows: int, kind: pa.DataType) -> pa.Array:
     return pa.nulls(rows, kind)
 
 
-_RUN_ROWS: Final = 1024
+_RUN_BYTES: Final = 64 << 10
 
 
 def picked(batch: pa.RecordBatch, places: Offsets) -> Iterator[pa.RecordBatch]:
-    """Yields the rows at these ascending places; as runs, without a copy, if few are missing."""
-    missing = batch.num_rows - len(places)
-    if not missing:
+    """Yields the rows at these ascending places; as runs, without a copy, if they are long."""
+    if len(places) == batch.num_rows:
         yield batch
-    elif len(places) and missing * _RUN_ROWS <= batch.num_rows:
-        for first, end in _runs(places):
-            yield batch.slice(first, end - first)
-    elif len(places):
+        return
+    breaks = np.flatnonzero(np.diff(places) != 1)
+    if len(breaks) and len(breaks) * _RUN_BYTES > batch.nbytes:
         at = to_arrow(places)
         rows = [
             column.slice(0, len(at)) if column.null_count == len(column) else column.take(at)
             for column in batch.columns
         ]
         yield pa.RecordBatch.from_arrays(rows, schema=batch.schema)
-
-
-def _runs(places: Offsets) -> Iterator[tuple[int, int]]:
-    """Yields the half-open ranges of places that follow one another, of which there are few."""
-    edges = [*range(0, len(places), _RUN_ROWS), len(places) - 1]
-    first = int(places[0])
-    for (low, high), rows in zip(pairwise(edges), np.diff(places[edges]).tolist(), strict=True):
-        if rows == high - low:
-            continue
-        for at in np.flatnonzero(np.diff(places[low : high + 1]) != 1).tolist():
-            yield first, int(places[low + at]) + 1
-            first = int(places[low + at + 1])
-    yield first, int(places[-1]) + 1
+        return
+    if not len(places):
+        return
+    firsts, lasts = places[[0, *(breaks + 1)]], places[[*breaks, -1]]
+    for first, count in zip(firsts.tolist(), (lasts - firsts + 1).tolist(), strict=True):
+        yield batch.slice(first, count)
 
 
 def scalar(number: int, kind: pa.DataType) -> pa.Scalar:

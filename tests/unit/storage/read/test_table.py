@@ -162,7 +162,7 @@ def test_before_the_oldest_readable_version(make_log, clock):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"at": 0, "at_time_ms": 5}, {"at": "0"}, {"at_time_ms": 1.5}, {"at": True}]
+    "arguments", [{"at": 0, "at_time_ms": 5}, {"at": b"0"}, {"at_time_ms": 1.5}, {"at": True}]
 )
 def test_what_names_no_version(make_log, arguments):
     with pytest.raises(InvalidInputError, match="at"):

@@ -95,7 +95,8 @@ def _alter(log: "Log", changes: Sequence[Mapping[str, Any]]) -> None:
     if config:
         log.alter(config)
         return
-    log.evolve(**_evolution(of_columns))
+    if changes:  # Spark has left out what IF EXISTS did not find, and IF NOT EXISTS found.
+        log.evolve(**_evolution(of_columns))
 
 
 def _evolution(changes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

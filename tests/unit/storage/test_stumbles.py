@@ -114,6 +114,25 @@ def test_records_of_a_table_keep_the_names_that_they_were_given_by(log):
         log.append([{"key": 1, "value": {"city": "Riga", "minutes": "long"}}])
 
 
+EVOLUTIONS = {
+    "narrower": ({"widen": {"minutes": pa.int32()}}, "minutes is int64 and cannot become int32"),
+    "another key": ({"widen": {"id": pa.string()}}, "id is int64 and cannot become string"),
+    "no key": ({"drop": ["id"]}, "id cannot be dropped"),
+    "a null key": ({"relax": ["id"]}, "id stays NOT NULL"),
+    "there": ({"add": {"Minutes": pa.int64()}}, "already exists, as minutes"),
+    "inside": ({"add": {"minutes.x": pa.int64()}}, "minutes is int64, not a struct"),
+    "both": ({"drop": ["minutes"], "rename": {"minutes": "m"}}, "^minutes is both"),
+}
+
+
+@pytest.mark.parametrize("which", EVOLUTIONS)
+def test_what_cannot_evolve_is_named_by_its_column(log, which):
+    changes, said = EVOLUTIONS[which]
+    with pytest.raises(clog.InvalidInputError, match=said) as raised:
+        log.evolve(**changes)
+    assert not {"key.", "value."} & set(str(raised.value).replace(".", ". ").split())
+
+
 @pytest.mark.parametrize("partitions", ["2", 2.0, True, None])
 def test_partitions_of_another_type_are_no_range(partitions):
     with pytest.raises(clog.InvalidInputError, match="is not an integer; allowed: 1 to"):

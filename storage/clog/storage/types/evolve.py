@@ -119,9 +119,12 @@ def evolved(
     paths = _Paths(schema, rows_of(schema, key_columns))
     for given, kind in changes.widen.items():
         path = paths.of(given)
-        made = _at(made, path, partial(_widened, kind=kind, path=path))
+        made = _at(made, path, partial(_widened, kind=kind, path=paths.shown(path)))
     for given in changes.relax:
-        made = _at(made, paths.of(given), lambda field: replace(field, required=False))
+        path = paths.of(given)
+        if path == "key" and schema.is_table:
+            raise InvalidInputError(f"{given} stays NOT NULL: no row of a table is without its key")
+        made = _at(made, path, lambda field: replace(field, required=False))
     made, gone, key_columns = _renamed(made, paths, changes, key_columns)
     if by_id:
         last_id = max(last_id, _reserved((*gone, made.key, made.value)))
@@ -130,18 +133,20 @@ def evolved(
     for given, kind in changes.add.items():
         path = paths.new(given)
         above, _, name = path.rpartition(".")
+        shown = paths.shown(path)
         if path.partition(".")[0] == "key":
             raise InvalidInputError(
-                f"{path} cannot be added: a key with an additional field would be a different key"
+                f"{shown} cannot be added: a key with an additional field would be a different key"
             )
-        added = schema_field(_given(name, kind, path), lambda: next(ids), path)
+        added = schema_field(_given(name, kind, shown), lambda: next(ids), shown)
         if by_id:  # A former one may have had its name.
             added = replace(added, column=f"{name}-{added.id}")
         last_id = max(last_id, *(field.id for _, field in added.walk()))
-        made = _at(made, above, partial(_with, added=added, path=path))
+        made = _at(made, above, partial(_with, added=added, path=shown))
     if empty := [path for path, field in made.walk() if field.kind == STRUCT and not field.fields]:
+        path = paths.shown(empty[0])
         raise InvalidInputError(
-            f"{empty[0]} would have no field left; keep one, add one, or drop all of it"
+            f"{path} would have no field left; keep one, add one, or drop all of it"
         )
     made = replace(made, id=schema.id + 1, last_id=last_id)
     if (problem := schema_problem(made)) is not None:
@@ -162,7 +167,8 @@ def _renamed(
             names[paths.inner(path, "renamed")] = _name(name, given)
     gone = {paths.inner(path, "dropped"): path for path in map(paths.of, changes.drop)}
     if both := gone.keys() & names.keys():
-        raise InvalidInputError(f"{gone[both.pop()]} is both renamed and dropped")
+        path = paths.shown(gone[both.pop()])
+        raise InvalidInputError(f"{path} is both renamed and dropped")
     key, value = (_with_names(field, names, gone) for field in (schema.key, schema.value))
     if key_columns and key.fields:
         key_columns = tuple(field.name for field in key.fields)
@@ -197,6 +203,13 @@ class _Paths:
             f"{given} is not in the schema; {top.name} has the fields {names or 'none'}"
         )
 
+    def shown(self, path: str) -> str:
+        """Returns what a user calls a field: one who has rows knows no key and value."""
+        top, _, rest = path.partition(".")
+        if self._rows is None:
+            return path
+        return ".".join(name for name in (self._rows.paths[top], rest) if name) or path
+
     def new(self, given: str) -> str:
         """Returns the path of a field that is to be added."""
         above, _, name = given.rpartition(".")
@@ -205,20 +218,22 @@ class _Paths:
         if self._rows is None:
             raise InvalidInputError(f'{given!r} is no field of the value; write "value.{given}"')
         if (there := self._rows.path(given)) is not None:
+            there = self.shown(there)
             raise InvalidInputError(f"{given} cannot be added: it already exists, as {there}")
         return f"value.{given}"
 
     def inner(self, path: str, what: str) -> int:
         """Returns the id of a field of a struct; raises if it cannot be renamed, or dropped."""
         above, _, _ = path.rpartition(".")
+        shown = self.shown(path)
         if what == "dropped" and path.partition(".")[0] == "key":
             raise InvalidInputError(
-                f"{path} cannot be dropped: without a part of its key, a record would be another's"
+                f"{shown} cannot be dropped: without a part of its key, a record would be another's"
             )
         if not above or self.fields[above].kind != STRUCT:
+            why = f"{self.shown(above)} is no struct" if above else "key and value are not"
             raise InvalidInputError(
-                f"{path} cannot be {what}: only fields of structs can, and"
-                f" {'key and value are not' if not above else above + ' is no struct'}"
+                f"{shown} cannot be {what}: only fields of structs can, and {why}"
             )
         return self.fields[path].id
 

@@ -7,7 +7,7 @@ import io
 import json
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -83,19 +83,62 @@ def delta_pairs(
         assert max(hidden, default=0) < table.num_rows
         kept = [i for i in range(table.num_rows) if i not in hidden]
         shown.append(table.take(pa.array(kept, pa.int64())))
-    return [pair for table in shown for pair in _pairs(table, key)], stated
+    names = _delta_names(root, version) if key else {}
+    return [pair for table in shown for pair in _pairs(table, key, names)], stated
 
 
-def _pairs(table: Any, key: Sequence[str]) -> list[tuple[Any, Any]]:
-    """Returns keys and values; ``key``: the key's columns, of objects with a table's columns."""
+def _delta_names(root: Store, version: int | None) -> dict[int, str]:
+    """Returns the names that a version of a Delta table gives to fields, by id, if it maps them."""
+    wanted = delta_versions(root)[-1] if version is None else version
+    for number in range(wanted, -1, -1):
+        lines = root.get(f"_delta_log/{number:020d}.json").splitlines()
+        for action in filter(None, (json.loads(line).get("metaData") for line in lines)):
+            found: dict[int, str] = {}
+            _name_fields(json.loads(action["schemaString"]), found)
+            return found
+    raise AssertionError(f"no schema up to version {wanted}")
+
+
+def _name_fields(kind: Any, found: dict[int, str]) -> None:
+    """Adds the names of the fields of a type, as Delta or Iceberg have it in JSON, by id."""
+    for field in kind.get("fields", ()) if isinstance(kind, dict) else ():
+        number = field.get("id", field.get("metadata", {}).get("delta.columnMapping.id"))
+        if number is not None:
+            found[number] = field["name"]
+    parts = kind.values() if isinstance(kind, dict) else kind
+    for part in parts if isinstance(kind, dict | list) else ():
+        _name_fields(part, found)
+
+
+def _pairs(table: Any, key: Sequence[str], names: Mapping[int, str]) -> list[tuple[Any, Any]]:
+    """Returns keys and values; ``key``: the key's columns, of objects with a table's columns, whose
+    other fields have these names, by id, or their own.
+    """
     if "key" in table.column_names or not key:
-        names = (table.column(name).to_pylist() for name in _SCHEMA.names)
-        return list(zip(*names, strict=True))
+        columns = (table.column(name).to_pylist() for name in _SCHEMA.names)
+        return list(zip(*columns, strict=True))
     keys = table.select(list(key)).to_pylist()
     others = [n for n in table.column_names if n not in key and not n.startswith("_clog_")]
-    values = table.select(others).to_pylist()
+    kind = pa.struct(list(table.select(others).schema))
+    values = [_as_named(row, kind, names) for row in table.select(others).to_pylist()]
     alone = [row if len(key) > 1 else row[key[0]] for row in keys]
     return list(zip(alone, values, strict=True))
+
+
+def _as_named(value: Any, kind: pa.DataType, names: Mapping[int, str]) -> Any:
+    """Returns a value with these names of its fields."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        numbers = (int((f.metadata or {}).get(b"PARQUET:field_id", -1)) for f in kind)
+        shown = (names.get(number, f.name) for number, f in zip(numbers, kind, strict=True))
+        inner = (_as_named(value[f.name], f.type, names) for f in kind)
+        return dict(zip(shown, inner, strict=True))
+    if pa.types.is_map(kind):
+        return [(one, _as_named(other, kind.item_type, names)) for one, other in value]
+    if pa.types.is_list(kind):
+        return [_as_named(one, kind.value_type, names) for one in value]
+    return value
 
 
 def _hidden(root: Store, vector: dict[str, Any] | None) -> set[int]:
@@ -177,6 +220,12 @@ def iceberg_pairs(
     from pyroaring import BitMap64
 
     files, stated = iceberg_files(root, version)
+    wanted = iceberg_versions(root)[-1] if version is None else version
+    metadata = json.loads(root.get(f"metadata/v{wanted}.metadata.json"))
+    names: dict[int, str] = {}
+    for schema in metadata["schemas"]:
+        if schema["schema-id"] == metadata["current-schema-id"]:
+            _name_fields(schema, names)
     rows = []
     for path, file in files.items():
         data = root.get(path)
@@ -193,7 +242,8 @@ def iceberg_pairs(
             assert struct.unpack(">I", blob[-4:])[0] == zlib.crc32(blob[4:-4])
             hidden = set(BitMap64.deserialize(blob[8:-4]))
             assert len(hidden) == vector["record_count"]
-        rows += [pair for i, pair in enumerate(_pairs(table, key)) if i not in hidden]
+        pairs = _pairs(table, key, names)
+        rows += [pair for i, pair in enumerate(pairs) if i not in hidden]
     return rows, stated
 
 

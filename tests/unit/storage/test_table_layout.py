@@ -192,7 +192,7 @@ def test_no_column_gets_a_name_that_clogs_own_begin_with(tmp_path, name):
 def test_the_key_of_a_table_stays_not_null(tmp_path):
     """No key, and a key of nulls, would be the same columns."""
     log = create(tmp_path)
-    with pytest.raises(InvalidInputError, match="a key that may be null"):
+    with pytest.raises(InvalidInputError, match="id stays NOT NULL"):
         log.evolve(relax=["id"])
 
 

@@ -270,7 +270,9 @@ def _plan(before: Manifest, after: Manifest, p: int, hidden: Range) -> Changes:
         is_plain=rows_shown(after.head) is not None,
     )
     if _must_compare(before, after, p):
-        return replace(of, news=plan_table(after, p), compared=True)
+        # Which records win is decided among those that are shown, as in `Tables.at`.
+        was, now = (_without(plan, *hidden) for plan in (former, plan_table(after, p)))
+        return replace(of, before=was, news=now, compared=True)
     seen = before.head.stable_offset(p)
     since = min(max(seen, start), after.head.stable_offset(p))
     news = plan_latest(after, p, since, url="")
@@ -283,6 +285,17 @@ def _plan(before: Manifest, after: Manifest, p: int, hidden: Range) -> Changes:
         later=(*pieces_within(former.dirty, start), *news.clean, *news.dirty),
     )
     return replace(of, news=news, left=left if _rows_of(left) else None)
+
+
+def _without(plan: TablePlan, low: int, high: int) -> TablePlan:
+    """Returns a plan without the offsets of a range."""
+    if low == high:
+        return plan
+    clean, dirty = (
+        (*pieces_within(pieces, 0, low), *pieces_within(pieces, high))
+        for pieces in (plan.clean, plan.dirty)
+    )
+    return replace(plan, clean=clean, dirty=dirty)
 
 
 def _must_compare(before: Manifest, after: Manifest, p: int) -> bool:

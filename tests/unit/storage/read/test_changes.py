@@ -251,3 +251,18 @@ def test_an_expired_version_says_how_it_is_kept(orders, clock):
     for ask in (orders.changes, lambda since: orders.table(at=since)):
         with pytest.raises(VersionExpiredError, match=wanted):
             ask(since=0)
+
+
+def test_the_winner_is_one_that_is_shown():
+    """S79: where the strategy changed in between, and the record that had won was deleted since,
+    the tables at both versions show the other one.
+    """
+    config = {"compaction.strategy": "timestamp"}
+    log = Log.create("memory://changes-of-winners", 1, config, key="id", like=[{"id": 1, "n": 1}])
+    later, sooner = ({"key": 1, "value": {"n": n}, "timestamp": 1000 * n} for n in (2, 1))
+    since = log.append([later, sooner]).version
+    log.alter({"compaction.strategy": "offset"})
+    log.delete_records({0: 1})
+    until = since + 1
+    assert log.table(at=since).to_pylist() == log.table(at=until).to_pylist() == [{"id": 1, "n": 1}]
+    assert log.changes(since=since, until=until).to_pylist() == []

@@ -465,7 +465,7 @@ class _Read:
         before, after = self._split.before, self._split.news
         was, now = self._offsets(before), self._offsets(after)
         gone, came = (
-            np.setdiff1d(some[self._is_shown(some)], others, assume_unique=True)
+            np.setdiff1d(some, others, assume_unique=True)
             for some, others in ((was, now), (now, was))
         )
         matched = [np.empty(0, np.int64)]

@@ -178,14 +178,18 @@ def iceberg_versions(root: Store) -> list[int]:
     return sorted(int(n.removeprefix("metadata/v").removesuffix(".metadata.json")) for n in names)
 
 
+def _iceberg_metadata(root: Store, version: int | None) -> Any:
+    wanted = iceberg_versions(root)[-1] if version is None else version
+    return json.loads(root.get(f"metadata/v{wanted}.metadata.json"))
+
+
 def iceberg_files(root: Store, version: int | None = None) -> tuple[dict[str, Any], int]:
     """Returns the entries of a version's manifests by location, those of vectors under the
     locations that they are for, and the version of the log that it names.
     """
     import fastavro
 
-    wanted = iceberg_versions(root)[-1] if version is None else version
-    metadata = json.loads(root.get(f"metadata/v{wanted}.metadata.json"))
+    metadata = _iceberg_metadata(root, version)
     snapshot = metadata["snapshots"][-1]
     assert snapshot["snapshot-id"] == metadata["current-snapshot-id"]
     prefix = metadata["location"] + "/"
@@ -220,8 +224,7 @@ def iceberg_pairs(
     from pyroaring import BitMap64
 
     files, stated = iceberg_files(root, version)
-    wanted = iceberg_versions(root)[-1] if version is None else version
-    metadata = json.loads(root.get(f"metadata/v{wanted}.metadata.json"))
+    metadata = _iceberg_metadata(root, version)
     names: dict[int, str] = {}
     for schema in metadata["schemas"]:
         if schema["schema-id"] == metadata["current-schema-id"]:
